@@ -240,7 +240,7 @@ PEERS_ADD := sglang-router:round_robin,vllm-router:round_robin,smg:round_robin,l
 bench-nightly: compiled peers-env
 	@failed=0; set -x; \
 	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,events --everything-on --workers 4 \
-	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg --peers-env $(BENCH_VENV) --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
+	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg,direct --peers-env $(BENCH_VENV) --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
 	$(BIN)/python -m loadtest bench --measure overhead --peers-env $(BENCH_VENV) --rounds 3 --window-s 3 \
 	  --against direct,nginx,haproxy,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
 	for part in decision identity residency; do $(BIN)/python -m loadtest.bench.parts.$$part || failed=1; done; \

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
@@ -21,12 +21,8 @@ CARD = {"id": frames.MODEL, "object": "model", "root": frames.MODEL, "owned_by":
 NO_EVENTS_USAGE = (600, 592)
 
 
-class Asked(msgspec.Struct):
-    """A parsed request body.
-
-    `answer` is the whole response of a request that does not stream. `chain` is the prompt to which a stream adds
-    blocks.
-    """
+class Asked(NamedTuple):
+    """A parsed request body: the whole response, or the first bytes of a stream, which adds blocks to `chain`."""
 
     stream: bool
     max_tokens: int
@@ -42,7 +38,6 @@ class Prompts:
         self._known: dict[tuple[bytes, int], Asked] = {}
         self._pages = {
             b"/v1/models": msgspec.json.encode({"object": "list", "data": [CARD]}),
-            b"/health": b"{}",
             b"/version": b'{"version":"0.33.0"}',
             b"/kv_event_sources": msgspec.json.encode(blocks.sources if blocks is not None else {}),
             b"/metrics": METRICS,
@@ -55,28 +50,29 @@ class Prompts:
     def read(self, url: bytes, body: bytes) -> Asked:
         """Return the request that `body` contains, and keep its prompt in the cache from then on."""
         key = url, xxhash.xxh3_64_intdigest(body)
-        asked = self._known.get(key)
-        if asked is None:
-            return self._first(url, body, key)
-        return asked
+        return self._known.get(key) or self._first(url, body, key)
 
     def _first(self, url: bytes, body: bytes, key: tuple[bytes, int]) -> Asked:
         fields: dict[str, Any] = msgspec.json.decode(body)
         if url == b"/tokenize":
             return Asked(False, 0, self._tokenized(fields))
-        reply = frames.completion if url.startswith(b"/v1/completions") else frames.answer
+        stream = fields.get("stream") is True
         first, later, chain = NO_EVENTS_USAGE, NO_EVENTS_USAGE, None
         if self._blocks is not None:
             chain, cached = self._blocks.prompt(fields)
             # The first answer reports the tokens that were cached before it. Repeats of the body find the whole prompt.
             first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
-        stream = fields.get("stream") is True
-        # A router that rebuilds the body may use the newer name.
-        max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
+
+        def asked(usage: tuple[int, int]) -> Asked:
+            answer = frames.FIRST if stream else frames.answer(*usage, chat=not url.startswith(b"/v1/completions"))
+            # A router that rebuilds the body may use the newer name.
+            max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
+            return Asked(stream, max_tokens, answer, chain)
+
         if len(self._known) >= KEPT_BODIES:
             self._known.clear()
-        self._known[key] = Asked(stream, max_tokens, reply(*later), chain)
-        return Asked(stream, max_tokens, reply(*first), chain)
+        self._known[key] = asked(later)
+        return asked(first)
 
     def _tokenized(self, fields: dict[str, Any]) -> bytes:
         if self._blocks is None:

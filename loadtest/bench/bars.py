@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from loadtest.bench.intervals import interval, ratio_of_medians
-from loadtest.bench.measures import events, first_byte, memory
-from loadtest.bench.measures.catalogue import FIGURES
+from loadtest.bench.measures import events, memory, requests
+from loadtest.bench.measures.catalogue import FIGURES, STREAMS
 from loadtest.bench.proxies.peers import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results
 
 PEERS = tuple(package.distribution for package in ROUTERS)
-
 FEWEST_ROUNDS = 4
 """The interval of fewer rounds says nothing."""
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +35,58 @@ class Bar:
 BARS = (
     Bar("request-2k", COMPILED, 1.0),
     Bar("request-2k", SOURCE, 2.0),
-    *(Bar(f"tokens-{streams}", COMPILED, 0.9) for streams in (64, 200, 512, 2000)),
+    *(Bar(figure, COMPILED, 0.9) for figure in STREAMS),
     Bar("next-turn", COMPILED, 1.0, ("sglang-router",)),
-    Bar(first_byte.P50, COMPILED, 0.5, ()),
-    Bar(first_byte.P99, COMPILED, 2.0, ()),
+    Bar(requests.P50, COMPILED, 0.5, ()),
+    Bar(requests.P99, COMPILED, 2.0, ()),
     Bar(memory.IDLE, COMPILED, 1.0),
     Bar(memory.STREAM, COMPILED, 1.0),
     *(Bar(figure, COMPILED, 1.1, ()) for figure in events.RATES),
 )
 
 
-def table(results: Results) -> Iterator[str]:
-    """Yield the lines of a table with a row per bar."""
-    yield "| what | of | against | measured | 95 % interval | bar | |"
-    yield "|---|---|---|---|---|---|---|"
+def interval(values: Sequence[T], of: Callable[[Sequence[T]], float]) -> tuple[float, float]:
+    """Return the bootstrap interval of the statistic `of`: percentiles over resamples with a fixed seed."""
+    rng = random.Random(0)
+    found = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return found[tail], found[-1 - tail]
+
+
+def ratio_of_medians(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the first values over that of the second ones."""
+    return statistics.median(one for one, _ in pairs) / statistics.median(other for _, other in pairs)
+
+
+def rows(results: Results) -> Iterator[list[str]]:
+    """Yield the cells of each bar: what, of, against, measured, interval, bar and verdict."""
     for bar in BARS:
-        title, unit = FIGURES[bar.figure].title, FIGURES[bar.figure].unit
         other = _least(results, bar)
-        against, scale = (other or "no peer was measured", " x") if bar.others else ("-", f" {unit}")
+        against = (other or "no peer was measured") if bar.others else "-"
+        scale = " x" if bar.others else f" {FIGURES[bar.figure].unit}"
+        found = _measured(results, bar, other)
         if errors := results.errors(bar.figure, bar.ours):
-            yield f"| {title} | {bar.ours} | {against} | {errors} failed | | {bar.most:g}{scale} | failed |"
-            continue
-        measured = _measured(results, bar, other)
-        if measured is None:
-            yield f"| {title} | {bar.ours} | {against} | not measured | | {bar.most:g}{scale} | |"
-            continue
-        value, (low, high), rounds = measured
-        verdict = "met" if high <= bar.most else "missed" if low > bar.most else "not decided"
-        if rounds < FEWEST_ROUNDS:
-            verdict = "too few rounds"
-        spread = f"{low:.2f} to {high:.2f}"
-        yield f"| {title} | {bar.ours} | {against} | {value:.2f}{scale} | {spread} | {bar.most:g}{scale} | {verdict} |"
+            measured, spread, verdict = f"{errors} failed", "", "failed"
+        elif found is None:
+            measured, spread, verdict = "not measured", "", ""
+        else:
+            value, (low, high), rounds = found
+            measured, spread = f"{value:.2f}{scale}", f"{low:.2f} to {high:.2f}"
+            verdict = "met" if high <= bar.most else "missed" if low > bar.most else "not decided"
+            verdict = verdict if rounds >= FEWEST_ROUNDS else "too few rounds"
+        yield [FIGURES[bar.figure].title, bar.ours, against, measured, spread, f"{bar.most:g}{scale}", verdict]
 
 
-def most_rounds(results: Results) -> int:
-    """Return the number of rounds that count for the bar that has the most of them."""
+def decides_none(results: Results) -> bool:
+    """Return whether fewer than `FEWEST_ROUNDS` rounds count for every bar."""
     found = (_measured(results, bar, _least(results, bar)) for bar in BARS)
-    return max((measured[2] for measured in found if measured is not None), default=0)
+    return all(measured is None or measured[2] < FEWEST_ROUNDS for measured in found)
 
 
 def _least(results: Results, bar: Bar) -> str | None:
     """Return the one of the bar's `others` with the least median, if any was measured without failures."""
-    found = {other: results.absolute(bar.figure, other) for other in bar.others}
-    medians = {other: spread.median for other, spread in found.items() if spread is not None}
+    found = {other: results.values(bar.figure, other) for other in bar.others}
+    medians = {other: statistics.median(values) for other, values in found.items() if values}
     return min(medians, key=lambda other: medians[other]) if medians else None
 
 

@@ -12,7 +12,8 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -33,30 +34,26 @@ _DRAWN = 4096
 _KEPT_SEGMENTS = 65_536
 
 
+@dataclass(frozen=True, slots=True)
 class Chain:
-    """One prompt: its length, and the last full block, which is the parent of a stream's own blocks."""
+    """One prompt: its length, its last full block, which is the parent of a stream's own blocks, and the ids after."""
 
-    def __init__(self, blocks: Blocks, tokens: Sequence[int], hashes: Sequence[int]) -> None:
-        self._blocks = blocks
-        self.tokens = len(tokens)
-        self.parent = hashes[-1] if hashes else None
-        self.tail = list(tokens[len(hashes) * BLOCK_TOKENS :])
+    blocks: Blocks
+    tokens: int
+    parent: int | None
+    tail: list[int]
 
     @property
     def reusable_tokens(self) -> int:
         """Number of tokens that vLLM finds cached when the prompt returns. It always computes the last token."""
         return (self.tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
-    def begin(self) -> Generated:
-        """Return a stream that continues the prompt."""
-        return Generated(self._blocks, self)
-
 
 class Generated:
-    """The blocks that one stream has filled."""
+    """The blocks that one stream has filled after a prompt."""
 
-    def __init__(self, blocks: Blocks, chain: Chain) -> None:
-        self._blocks = blocks
+    def __init__(self, chain: Chain) -> None:
+        self._blocks = chain.blocks
         self._parent = chain.parent
         self._tail = chain.tail
         self._hashes: list[int] = []
@@ -72,46 +69,21 @@ class Generated:
         self._blocks.release(self._hashes)
 
 
-class _Texts:
-    """Tokenises texts and remembers the ids of each segment, so that the next turn of a conversation costs little."""
+@cache
+def _model() -> LocalModel:
+    return LocalModel(ModelFiles(shipped_model_dir()))
 
-    def __init__(self) -> None:
-        self._model = LocalModel(ModelFiles(shipped_model_dir()))
-        self._known: dict[bytes, array[int]] = {}
 
-    @classmethod
-    @cache
-    def shared(cls) -> _Texts:
-        return cls()
-
-    def rendered(self, fields: Mapping[str, Any]) -> list[int]:
-        """Return the token ids of a chat."""
-        data = self._model.renderer.render(fields).encode()
-        starts = self._model.segmenter.segments(data).starts
-        ids: list[int] = []
-        for start, end in pairwise([*starts, len(data)]):
-            ids += self._segment(data[start:end])
-        return ids
-
-    def encoded(self, prompt: str) -> list[int]:
-        """Return the token ids of a plain completion's prompt."""
-        return self._model.encode(prompt, framed=True).tolist()
-
-    def _segment(self, data: bytes) -> array[int]:
-        ids = self._known.get(data)
-        if ids is None:
-            ids = self._model.encode(data.decode(), framed=False)
-            if len(self._known) >= _KEPT_SEGMENTS:
-                self._known.clear()
-            self._known[data] = ids
-        return ids
+@lru_cache(_KEPT_SEGMENTS)
+def _segment(data: bytes) -> array[int]:
+    """Return the ids of one segment. They are kept, so that the next turn of a conversation costs little."""
+    return _model().encode(data.decode(), framed=False)
 
 
 class Blocks:
     """The cached blocks, and their KV events."""
 
     def __init__(self) -> None:
-        self._texts = _Texts.shared()
         self._hasher = BlockHasher(BLOCK_TOKENS, None, None)
         self._prompts: set[int] = set()
         self._generated = 0
@@ -143,15 +115,18 @@ class Blocks:
             self._prompts.update(fresh)
             ids = tokens[known * BLOCK_TOKENS : len(hashes) * BLOCK_TOKENS]
             self._store(fresh, hashes[known - 1] if known else None, ids, hasher.extra_keys(known, len(hashes)))
-        chain = Chain(self, tokens, hashes)
+        chain = Chain(self, len(tokens), hashes[-1] if hashes else None, tokens[len(hashes) * BLOCK_TOKENS :])
         return chain, min(known * BLOCK_TOKENS, chain.reusable_tokens)
 
     def tokens(self, fields: Mapping[str, Any]) -> list[int]:
         """Return the token ids of a chat or completion body."""
-        if "messages" in fields:
-            return self._texts.rendered(fields)
-        prompt = fields["prompt"]
-        return self._texts.encoded(prompt) if isinstance(prompt, str) else prompt
+        model = _model()
+        if "messages" not in fields:
+            prompt = fields["prompt"]
+            return model.encode(prompt, framed=True).tolist() if isinstance(prompt, str) else prompt
+        data = model.renderer.render(fields).encode()
+        starts = model.segmenter.segments(data).starts
+        return [id_ for start, end in pairwise([*starts, len(data)]) for id_ in _segment(data[start:end])]
 
     def store_generated(self, parent: int | None, tail: list[int]) -> int:
         """Store a block that a stream has filled after `parent`. Its ids begin with `tail`. Return its hash."""

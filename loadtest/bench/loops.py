@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import itertools
+import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from loadtest.bench.caller import Caller, Tally, connect
-from loadtest.bench.pacer import Pacer
 
 DRAIN_S = 30.0
+_CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
+_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Loop(ABC):
@@ -31,7 +34,7 @@ class Loop(ABC):
         """Wait for the answers in progress and close. An unanswered request counts as an error."""
         try:
             async with asyncio.timeout(DRAIN_S):
-                while self._busy or self._dialling:
+                while self._busy:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -39,41 +42,36 @@ class Loop(ABC):
         for caller in self._callers:
             caller.close()
 
-    async def _dial(self) -> Caller | None:
+    def _send(self, caller: Caller | None = None) -> None:
+        """Send the next request, if there is one, on this connection or on a new one."""
+        if (request := next(self._requests, None)) is None:
+            return
+        self._busy += 1
+        if caller is not None and caller.open:
+            caller.send(request)
+        else:
+            task = asyncio.ensure_future(self._dial(request))
+            self._dialling.add(task)
+            task.add_done_callback(self._dialling.discard)
+
+    async def _dial(self, request: bytes) -> None:
         try:
             caller = await connect(self._url, self.tally, self._answered)
         except OSError as error:
             self.tally.fail(f"no connection: {error}")
-            return None
+            self._end_one()
+            return
         self._callers.add(caller)
-        return caller
-
-    async def _dial_and_send(self) -> None:
-        if caller := await self._dial():
-            self._send(caller)
-
-    def _send_on_new(self) -> None:
-        self._later(self._dial_and_send())
-
-    def _later(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._dialling.add(task)
-        task.add_done_callback(self._dialled)
-
-    def _dialled(self, task: asyncio.Task[None]) -> None:
-        self._dialling.discard(task)
-        self._changed.set()
-
-    def _send(self, caller: Caller) -> None:
-        if (request := next(self._requests, None)) is not None:
-            self._busy += 1
-            caller.send(request)
+        caller.send(request)
 
     def _answered(self, caller: Caller) -> None:
-        self._busy -= 1
         if not caller.open:
             self._callers.discard(caller)
         self._on_answer(caller)
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self._busy -= 1
         if not self._busy:
             self._changed.set()
 
@@ -84,13 +82,12 @@ class Loop(ABC):
 class ClosedLoop(Loop):
     """Closed loop: each client sends its next request after the answer to its last one."""
 
-    def __init__(self, url: str, requests: Iterator[bytes]) -> None:
-        super().__init__(url, requests)
-        self._running = True
+    _running = True
 
-    async def start(self, connections: int) -> None:
-        """Connect and send the first requests."""
-        await asyncio.gather(*(self._dial_and_send() for _ in range(connections)))
+    def start(self, connections: int) -> None:
+        """Send the first request of each connection."""
+        for _ in range(connections):
+            self._send()
 
     async def stop(self) -> None:
         """Send no further requests, then `drain`."""
@@ -98,12 +95,8 @@ class ClosedLoop(Loop):
         await self.drain()
 
     def _on_answer(self, caller: Caller) -> None:
-        if not self._running:
-            return
-        if caller.open:
+        if self._running:
             self._send(caller)
-        else:
-            self._send_on_new()
 
 
 class OpenLoop(Loop):
@@ -113,33 +106,71 @@ class OpenLoop(Loop):
         super().__init__(url, requests)
         self._idle: list[Caller] = []
 
-    async def run(self, rate: float, window_s: float, connections: int, seed: int) -> None:
+    async def run(self, rate: float, window_s: float, seed: int) -> None:
         """Send `rate` requests per second for `window_s`. Requests of the first tenth are not timed."""
-        callers = await asyncio.gather(*(self._dial() for _ in range(connections)))
-        self._idle += [caller for caller in callers if caller is not None]
         rng = random.Random(seed)
-        gaps_s = (rng.expovariate(rate) for _ in itertools.count())
-        with Pacer(self._arrive, gaps_s, time.monotonic()):
+        pacer = Pacer(self._arrive, (rng.expovariate(rate) for _ in itertools.count()))
+        try:
             await asyncio.sleep(window_s * 0.1)
             self.tally.first_byte_s.clear()
             await asyncio.sleep(window_s * 0.9)
+        finally:
+            pacer.stop()
         await self.drain()
 
     def _arrive(self) -> None:
-        while self._idle:
-            if (caller := self._idle.pop()).open:
-                self._send(caller)
-                return
-        self._send_on_new()
+        while self._idle and not self._idle[-1].open:
+            self._idle.pop()
+        self._send(self._idle.pop() if self._idle else None)
 
     def _on_answer(self, caller: Caller) -> None:
         if caller.open:
             self._idle.append(caller)
 
 
+class Pacer:
+    """Calls `arrive` now and after each of `gaps_s`, on Linux to within some tens of microseconds (timerfd).
+
+    uvloop's own timers have a resolution of milliseconds, so a fast proxy's requests would arrive in bursts.
+    """
+
+    def __init__(self, arrive: Callable[[], None], gaps_s: Iterator[float]) -> None:
+        self._arrive = arrive
+        self._gaps_s = gaps_s
+        self._due_s = time.monotonic()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._checked(self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC))
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._wake)
+        self._arm()
+
+    def stop(self) -> None:
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+
+    def _wake(self) -> None:
+        os.read(self._fd, 8)
+        while self._due_s <= time.monotonic():
+            self._arrive()
+            self._due_s += next(self._gaps_s)
+        self._arm()
+
+    def _arm(self) -> None:
+        whole_s, part_s = divmod(self._due_s, 1.0)
+        # timerfd_settime(2)'s `struct itimerspec`: the interval's seconds and nanoseconds, then the time's
+        spec = (ctypes.c_long * 4)(0, 0, int(whole_s), int(part_s * 1e9) + 1)
+        self._checked(self._libc.timerfd_settime(self._fd, _ABSOLUTE, spec, None))
+
+    @staticmethod
+    def _checked(result: int) -> int:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), "timerfd")
+        return result
+
+
 async def send_each_once(url: str, requests: Sequence[bytes], connections: int) -> Tally:
     """Send each request once over `connections` connections, so that the stand-in knows every prompt."""
     loop = ClosedLoop(url, iter(requests))
-    await loop.start(min(connections, len(requests)))
+    loop.start(connections)
     await loop.drain()
     return loop.tally

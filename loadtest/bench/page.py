@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from loadtest.bench.bars import FEWEST_ROUNDS, most_rounds
-from loadtest.bench.bars import table as bars_table
-from loadtest.bench.intervals import interval, ratio_of_medians
+from loadtest.bench import bars
 from loadtest.bench.measures.catalogue import FIGURES
-from loadtest.bench.results import Results, Spread
+from loadtest.bench.results import Results
 
 NO_RESULT = "**This page is no result: fewer than four rounds count for any bar, so it decides none.**"
 NOTES = {
@@ -37,103 +35,88 @@ def page(results: Results) -> str:
     """Return the page."""
     figures = [name for name in FIGURES if name in results.samples]
     notes = [text for start, text in NOTES.items() if any(name.startswith(start) for name in figures)]
-    bars = list(bars_table(results)) if results.everything_on else []
+    counts = {"connections": results.connections, "memory": results.memory_connections}
     parts = [
         "# What the gateway costs",
-        *([NO_RESULT] if bars and most_rounds(results) < FEWEST_ROUNDS else []),
+        *([NO_RESULT] if results.everything_on and bars.decides_none(results) else []),
         f"Made by `{results.command}`; do not edit.",
         "\n".join(_facts(results)),
         "Every round starts each proxy in front of its own stand-in, and takes one measure of all proxies after the"
         " other, in random order. CPU time is that of the proxy's process tree. Load generator and stand-in share the"
         " cores with it.",
-        "\n".join(f"- {text}" for text in notes).format(
-            connections=results.connections, memory=results.memory_connections
-        ),
-        "\n".join(_proxies(results)),
-        *_bars(bars),
-        *_ratios(results, figures),
+        "\n".join(f"- {text}" for text in notes).format(**counts),
+        _table(["proxy", "version", "set up as"], _proxies(results)),
+        *(_bars(results) if results.everything_on else []),
+        *_ratios(results, [name for name in figures if FIGURES[name].relative]),
         "## As measured",
         "Median and (least - most) over rounds.",
-        "\n".join(_measured(results, figures)),
+        _table(["", *results.measured], _measured(results, figures)),
     ]
     failed = "\n".join(f"- {line}" for line in results.complaints())
     return "\n\n".join([*parts, *(["## Failed: these figures do not count", failed] if failed else [])]) + "\n"
 
 
-def _bars(lines: list[str]) -> Iterator[str]:
-    if lines:
-        yield "## Against the bars"
-        yield (
-            "`against` is the peer with the least median. A bar is *met* if the whole interval is within it, *missed*"
-            " if the whole interval is beyond it, and otherwise *not decided*."
-        )
-        yield "\n".join(lines)
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
+
+
+def _facts(results: Results) -> Iterator[str]:
+    it = results.machine
+    yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
+    rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
+    yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
+    yield f"- Other programs used {results.busy_share:.0%} of the CPUs before the run"
+
+
+def _proxies(results: Results) -> Iterator[list[str]]:
+    for row in results.rows:
+        said = f"; at the end of the last round: {row.states[-1]}" if row.states else ""
+        missing = None if row.missing is None else f"not measured: {row.missing}"
+        yield [row.name, row.version or "-", missing or f"{row.setup}{said}"]
+
+
+def _bars(results: Results) -> Iterator[str]:
+    yield "## Against the bars"
+    yield (
+        "`against` is the peer with the least median. A bar is *met* if the whole interval is within it, *missed*"
+        " if the whole interval is beyond it, and otherwise *not decided*."
+    )
+    yield _table(["what", "of", "against", "measured", "95 % interval", "bar", ""], bars.rows(results))
 
 
 def _ratios(results: Results, figures: list[str]) -> Iterator[str]:
     """Yield the section with the ratios of the first proxy to each of the others."""
-    ours, *others = [row.name for row in results.rows if row.missing is None] or [""]
-    relative = [name for name in figures if FIGURES[name].relative]
-    if not others or not relative:
+    ours, *others = results.measured or [""]
+    if not others or not figures:
         return
     yield f"## `{ours}` as a ratio to each of the others"
     yield "The ratio of medians over rounds, and its 95 % interval, a bootstrap over rounds."
-    lines = ["| " + " | ".join(["", *others]) + " |", "|---" * (len(others) + 1) + "|"]
-    for name in relative:
-        cells = [_ratio(results.pairs(name, ours, other)) for other in others]
-        lines.append("| " + " | ".join([FIGURES[name].title, *cells]) + " |")
-    yield "\n".join(lines)
+    rows = ([FIGURES[name].title, *(_ratio(results.pairs(name, ours, other)) for other in others)] for name in figures)
+    yield _table(["", *others], rows)
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> str:
     pairs = [(one, other) for one, other in pairs if other > 0]
     if not pairs:
         return "-"
-    low, high = interval(pairs, ratio_of_medians)
-    return f"{ratio_of_medians(pairs):.2f} ({low:.2f} to {high:.2f})"
+    low, high = bars.interval(pairs, bars.ratio_of_medians)
+    return f"{bars.ratio_of_medians(pairs):.2f} ({low:.2f} to {high:.2f})"
 
 
-def _facts(results: Results) -> Iterator[str]:
-    it = results.machine
-    yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
-    if results.direct_rates:
-        yield f"- The clients of the closed loop reach {median(results.direct_rates):,.0f} requests/s without a proxy"
-    rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
-    yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
-    yield f"- Other programs used {results.busy_share:.0%} of the CPUs before the run"
-
-
-def _proxies(results: Results) -> Iterator[str]:
-    yield "| proxy | version | set up as |"
-    yield "|---|---|---|"
-    for row in results.rows:
-        if row.missing is not None:
-            yield f"| {row.name} | {row.version or '-'} | not measured: {row.missing} |"
-        else:
-            said = f"; at the end of the last round: {row.states[-1]}" if row.states else ""
-            yield f"| {row.name} | {row.version} | {row.setup}{said} |"
-
-
-def _measured(results: Results, figures: list[str]) -> Iterator[str]:
-    """Yield the lines of a table with a row per figure and a column per proxy."""
-    proxies = [row.name for row in results.rows if row.missing is None]
-    yield "| " + " | ".join(["", *proxies]) + " |"
-    yield "|---" * (len(proxies) + 1) + "|"
+def _measured(results: Results, figures: list[str]) -> Iterator[list[str]]:
+    """Yield a row per figure with a cell per proxy."""
     for name in figures:
-        cells = [_cell(results, name, proxy) for proxy in proxies]
-        yield "| " + " | ".join([f"{FIGURES[name].title}, {FIGURES[name].unit}", *cells]) + " |"
+        cells = [_cell(results, name, proxy) for proxy in results.measured]
+        yield [f"{FIGURES[name].title}, {FIGURES[name].unit}", *cells]
         if name.startswith("tokens-"):
-            rates = [results.rate(name, proxy) for proxy in proxies]
-            yield "| " + " | ".join(["its tokens/s", *(f"{rate:,.0f}" if rate else "-" for rate in rates)]) + " |"
+            rates = [results.rate(name, proxy) for proxy in results.measured]
+            yield ["its tokens/s", *(f"{rate:,.0f}" if rate else "-" for rate in rates)]
 
 
 def _cell(results: Results, figure: str, proxy: str) -> str:
     if errors := results.errors(figure, proxy):
         return f"{errors} failed"
-    return results.skipped(figure, proxy) or _said(results.absolute(figure, proxy), FIGURES[figure].digits)
-
-
-def _said(spread: Spread | None, digits: int) -> str:
-    if spread is None:
-        return "-"
-    return f"{spread.median:,.{digits}f} ({spread.low:,.{digits}f} - {spread.high:,.{digits}f})"
+    values, digits = results.values(figure, proxy), FIGURES[figure].digits
+    if not values:
+        return results.skipped(figure, proxy) or "-"
+    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} - {max(values):,.{digits}f})"

@@ -1,23 +1,49 @@
-"""The figures of every round, and their summary."""
+"""The figures of every round, and the machine that gave them."""
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
-from loadtest.bench.machine import Machine
-from loadtest.bench.measures.subject import Sample
+from loadtest.bench.measures.sample import Sample
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Processor, usable cores, memory and system."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    system: str
+    python: str
+
+
+def this_machine() -> Machine:
+    return Machine(
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        system=f"{platform.system()} {platform.release().partition('-')[0]}",
+        python=platform.python_version(),
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 class Row(msgspec.Struct):
-    """Results of one proxy.
-
-    `missing` is the reason if the proxy was not measured. `states` has its own report after each round.
-    """
+    """One proxy. `missing` is the reason if it was not measured, `states` has its own report after each round."""
 
     name: str
     version: str = ""
@@ -26,21 +52,11 @@ class Row(msgspec.Struct):
     states: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Median, lowest and highest value over rounds."""
-
-    median: float
-    low: float
-    high: float
-
-
 class Results(msgspec.Struct):
     """Results of a whole run.
 
-    `samples` has one entry per round, by figure and proxy. `failures` are those of whole proxies. `direct_rates` are
-    the rates of the closed loop's clients without a proxy, per round. `busy_share` is the CPU use of other programs
-    before the run, 0 to 1.
+    `samples` has one entry per round, by figure and proxy. `failures` are those of whole proxies. `busy_share` is the
+    CPU use of other programs before the run, 0 to 1.
     """
 
     command: str
@@ -54,8 +70,12 @@ class Results(msgspec.Struct):
     busy_share: float
     everything_on: bool = False
     failures: list[str] = msgspec.field(default_factory=list)
-    direct_rates: list[float] = msgspec.field(default_factory=list)
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
+
+    @property
+    def measured(self) -> list[str]:
+        """The names of the proxies that were measured."""
+        return [row.name for row in self.rows if row.missing is None]
 
     def add(self, figure: str, proxy: str, sample: Sample) -> None:
         self.samples.setdefault(figure, {}).setdefault(proxy, []).append(sample)
@@ -69,10 +89,6 @@ class Results(msgspec.Struct):
 
     def row(self, proxy: str) -> Row:
         return next(row for row in self.rows if row.name == proxy)
-
-    def absolute(self, figure: str, proxy: str) -> Spread | None:
-        """Return the figure in its own unit, over the rounds that count."""
-        return _spread(self.values(figure, proxy))
 
     def values(self, figure: str, proxy: str) -> list[float]:
         """Return the figure in its own unit, for each round that counts."""
@@ -108,11 +124,3 @@ class Results(msgspec.Struct):
 
     def _of(self, figure: str, proxy: str) -> list[Sample]:
         return self.samples.get(figure, {}).get(proxy, [])
-
-
-def _spread(values: Sequence[float]) -> Spread | None:
-    return Spread(statistics.median(values), min(values), max(values)) if values else None
-
-
-def write(path: Path, results: Results) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

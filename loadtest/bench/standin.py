@@ -15,7 +15,7 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import httptools
 import uvloop
@@ -23,14 +23,73 @@ import uvloop
 from loadtest.bench import frames
 from loadtest.bench.asked import Asked, Prompts
 from loadtest.bench.blocks import Blocks, Generated
-from loadtest.bench.ticker import Ticker
 
 CONTROL = b"/standin/"
 BLOCK_MASK = 15
 """A token whose number has these bits clear fills a block: every 16th token."""
+PHASES = 20
+
+
+class Ticker:
+    """Calls each stream once per interval, in one of `PHASES` groups. It does not run while there is no stream."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._groups: list[dict[Worker, None]] = [{} for _ in range(PHASES)]
+        self._place: dict[Worker, int] = {}
+        self._turn = 0
+        self._interval_s = interval_s
+        self._step_s = interval_s / PHASES
+        self._loop = asyncio.get_running_loop()
+        self._due_s = 0.0
+        self._ticking = False
+        self._held = False
+        self.sent = 0
+        """Number of tokens sent on streams that have ended."""
+
+    def order(self, word: str) -> None:
+        """Carry out ``hold``, ``go`` or ``finish``; any other word does nothing."""
+        if word in ("hold", "go"):
+            self._held = word == "hold"
+            self._start()
+        elif word == "finish":
+            for stream in tuple(self._place):
+                stream.finish()
+
+    def add(self, stream: Worker) -> None:
+        """Call `stream` from the next interval on."""
+        self._place[stream] = place = len(self._place) % PHASES
+        self._groups[place][stream] = None
+        self._start()
+
+    def remove(self, stream: Worker, sent: int) -> None:
+        """Remove `stream`, which has written `sent` tokens."""
+        place = self._place.pop(stream, None)
+        if place is not None:
+            del self._groups[place][stream]
+            self.sent += sent
+
+    def _start(self) -> None:
+        if not self._ticking and self._place and not self._held:
+            self._ticking = True
+            self._due_s = self._loop.time()
+            self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        if self._held or not self._place:
+            self._ticking = False
+            return
+        for stream in tuple(self._groups[self._turn]):
+            stream.token()
+        self._turn = (self._turn + 1) % PHASES
+        # On a machine that is too slow, streams run slower. Without this limit, late frames would add up and then be
+        # sent in a burst, which no worker does.
+        self._due_s = max(self._due_s + self._step_s, self._loop.time() - self._interval_s)
+        self._loop.call_at(self._due_s, self._tick)
 
 
 class Worker(asyncio.Protocol):
+    """One connection, and the stream on it."""
+
     def __init__(self, ticker: Ticker, prompts: Prompts) -> None:
         self._ticker = ticker
         self._prompts = prompts
@@ -73,26 +132,23 @@ class Worker(asyncio.Protocol):
             self._transport.write(self._page())
             return
         asked = self._prompts.read(self._url, b"".join(self._body))
+        self._transport.write(asked.answer)
         if asked.stream:
             self._begin(asked)
-        else:
-            self._transport.write(asked.answer)
 
     def _page(self) -> bytes:
         if not self._url.startswith(CONTROL):
             return self._prompts.page(self._url)
-        order = self._url.removeprefix(CONTROL).decode()
-        self._ticker.order(order)
+        self._ticker.order(self._url.removeprefix(CONTROL).decode())
         return frames.json_response(b'{"sent":%d}' % self._ticker.sent)
 
     def _begin(self, asked: Asked) -> None:
-        assert self._transport is not None
         self._left, self._sent = asked.max_tokens, 0
-        self._generated = asked.chain.begin() if asked.chain is not None else None
-        self._transport.write(frames.FIRST)
+        self._generated = Generated(asked.chain) if asked.chain is not None else None
         self._ticker.add(self)
 
     def token(self) -> None:
+        """Send the next frame."""
         if self._transport is None:
             return
         if not self._left:
@@ -117,26 +173,24 @@ class Worker(asyncio.Protocol):
             self._generated = None
 
 
-async def serve(host: str, ports: Sequence[int], interval_s: float, kv_events: bool) -> None:
-    """Serve until cancelled; prints each port once bound, the first one last."""
+async def serve(ports: Sequence[int], interval_s: float, kv_events: bool) -> None:
+    """Serve until cancelled, the first port last."""
     loop = asyncio.get_running_loop()
     ticker = Ticker(interval_s)
     for port in reversed(ports):
         make = partial(Worker, ticker, Prompts(Blocks() if kv_events else None))
-        server = await loop.create_server(make, host, port, backlog=4096)
-        print(f"listening on http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
+        await loop.create_server(make, "127.0.0.1", port, backlog=4096)
     await loop.create_future()
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: on every loopback address")
-    parser.add_argument("--port", type=int, nargs="+", default=[0], help="one worker per port")
+    parser.add_argument("--port", type=int, nargs="+", required=True, help="one worker per port")
     parser.add_argument("--interval-s", type=float, default=0.02, help="time between two tokens of a stream")
     parser.add_argument("--kv-events", action="store_true", help="publish KV events, and report the true cached tokens")
-    args = parser.parse_args(arguments)
-    uvloop.run(serve(args.host, args.port, args.interval_s, args.kv_events))
+    args = parser.parse_args()
+    uvloop.run(serve(args.port, args.interval_s, args.kv_events))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 import httpx
 
 from loadtest.bench.bodies import address
+from loadtest.bench.caller import Failures
 from loadtest.bench.frames import DONE, TOKEN_MARK
 
 START_LIMIT_S = 60.0
@@ -21,24 +23,20 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(slots=True)
-class StreamTally:
-    """Tokens so far, the number of streams that have begun and that ended correctly, and some failure reasons."""
+class StreamTally(Failures):
+    """Tokens so far, and the number of streams that have begun and that ended correctly."""
 
     tokens: int = 0
     begun: int = 0
     ended: int = 0
-    errors: int = 0
-    reasons: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def fail(self, reason: str) -> None:
-        self.errors += 1
-        if len(self.reasons) < 5:
-            self.reasons.append(reason)
-        self.changed.set()
-
-    def end(self) -> None:
-        self.ended += 1
+    def end(self, error: str) -> None:
+        """Count one stream that has ended, correctly if there is no `error`."""
+        if error:
+            self.fail(error)
+        else:
+            self.ended += 1
         self.changed.set()
 
 
@@ -52,7 +50,8 @@ class StreamClient(asyncio.Protocol):
         self._rest = b""
         self._tail = b""
         self._done = False
-        self._ended = True
+        self._ended = False
+        self._read_s = self._longest_s = 0.0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -60,14 +59,24 @@ class StreamClient(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         assert self._transport is not None
-        self._ended = False
         self._transport.write(request)
 
     def close(self) -> None:
+        self._ended = True
         if self._transport is not None:
             self._transport.abort()
 
+    def watch(self) -> None:
+        """Begin to note the longest gap between two reads."""
+        self._read_s, self._longest_s = time.perf_counter(), 0.0
+
+    def longest_gap_s(self) -> float:
+        """Return the longest gap since `watch`, the one that lasts still included."""
+        return max(self._longest_s, time.perf_counter() - self._read_s)
+
     def data_received(self, data: bytes) -> None:
+        now_s = time.perf_counter()
+        self._longest_s, self._read_s = max(self._longest_s, now_s - self._read_s), now_s
         if not self.begun.done():
             data = self._begin(data)
         if self._rest:
@@ -103,65 +112,41 @@ class StreamClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if not self._ended:
-            closed_after_done = self._done and b"chunked" not in self._head.lower()
-            self._end("" if closed_after_done else f"connection lost in the stream ({exc or 'closed'})")
+        closed_after_done = self._done and b"chunked" not in self._head.lower()
+        self._end("" if closed_after_done else f"connection lost in the stream ({exc or 'closed'})")
 
     def _end(self, error: str) -> None:
         if self._ended:
             return
         self._ended = True
-        if error:
-            self._tally.fail(error)
-        else:
-            self._tally.end()
+        self._tally.end(error)
         if not self.begun.done():
             self.begun.set_result(None)
 
 
-Client = TypeVar("Client", bound=StreamClient)
+class Streams:
+    """Many streams through one proxy. Requests sent directly to the stand-in hold, release and end them."""
 
-
-class Streams(Generic[Client]):
-    """Many streams through one proxy. Requests sent directly to the stand-in hold, release and end them.
-
-    `make` makes the client of each stream.
-    """
-
-    def __init__(self, url: str, standin_url: str, make: Callable[[StreamTally], Client]) -> None:
-        self._make = make
+    def __init__(self, url: str, standin_url: str) -> None:
         self.tally = StreamTally()
+        self.clients: list[StreamClient] = []
         self._address = address(url)
         self._standin = httpx.Client(base_url=standin_url, timeout=30)
-        self._clients: list[Client] = []
         self._sent_before = 0
 
-    async def connect(self, count: int) -> list[Client]:
-        """Open `count` connections."""
+    async def begin(self, count: int, requests: Sequence[bytes]) -> None:
+        """Connect and request `count` streams, wait for the first event of all of them, then release them."""
         for first in range(0, count, _AT_ONCE):
             await asyncio.gather(*(self._connect() for _ in range(first, min(count, first + _AT_ONCE))))
-        return self._clients
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            _, client = await loop.create_connection(lambda: self._make(self.tally), *self._address)
-        except OSError as error:
-            self.tally.fail(f"no connection: {error}")
-            return
-        self._clients.append(client)
-
-    async def begin(self, requests: Sequence[bytes]) -> None:
-        """Request a stream on each connection, wait for the first event of all streams, then release them."""
         self._sent_before = self._order("hold")
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(client: Client, request: bytes) -> None:
+        async def one(client: StreamClient, request: bytes) -> None:
             async with gate:
                 client.send(request)
                 await client.begun
 
-        pairs = [(client, requests[place % len(requests)]) for place, client in enumerate(self._clients)]
+        pairs = [(client, requests[place % len(requests)]) for place, client in enumerate(self.clients)]
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await asyncio.gather(*(one(*pair) for pair in pairs))
@@ -169,20 +154,29 @@ class Streams(Generic[Client]):
             self.tally.fail(f"{self.tally.begun} of {len(pairs)} streams had begun after {START_LIMIT_S:.0f} s")
         self._order("go")
 
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, client = await loop.create_connection(lambda: StreamClient(self.tally), *self._address)
+        except OSError as error:
+            self.tally.fail(f"no connection: {error}")
+            return
+        self.clients.append(client)
+
     async def finish(self) -> None:
         """End all streams correctly, and check that every token sent has arrived."""
         self._order("finish")
         with suppress(TimeoutError):
             async with asyncio.timeout(END_LIMIT_S):
-                while self.tally.ended + self.tally.errors < len(self._clients):
+                while self.tally.ended + self.tally.errors < len(self.clients):
                     self.tally.changed.clear()
                     await self.tally.changed.wait()
         sent = self._order("sent") - self._sent_before
-        if self.tally.ended < len(self._clients) and not self.tally.errors:
-            self.tally.fail(f"{self.tally.ended} of {len(self._clients)} streams had ended after {END_LIMIT_S:.0f} s")
+        if self.tally.ended < len(self.clients) and not self.tally.errors:
+            self.tally.fail(f"{self.tally.ended} of {len(self.clients)} streams had ended after {END_LIMIT_S:.0f} s")
         if sent != self.tally.tokens:
             self.tally.fail(f"{sent} tokens were sent, {self.tally.tokens} came through")
-        for client in self._clients:
+        for client in self.clients:
             client.close()
         self._standin.close()
 

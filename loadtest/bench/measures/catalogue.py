@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from loadtest.bench.measures import bounded_rate, events, first_byte, footprint, memory, one_connection, stalls
-from loadtest.bench.measures.requests import next_turn_of, requests_of
-from loadtest.bench.measures.subject import Measure
+from loadtest.bench.measures import events, limits, memory, requests
+from loadtest.bench.measures.sample import Measure
 from loadtest.bench.measures.tokens import tokens_of
+
+STREAMS = {f"tokens-{count}": count for count in (64, 200, 512, 2_000)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +30,21 @@ FIGURES: Mapping[str, Figure] = {
     "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
     "request-200k": Figure("CPU per request, 200 kB body", "us"),
     "next-turn": Figure("CPU per request, next turn of a known conversation of 20,000 tokens", "us"),
-    "tokens-64": Figure("CPU per streamed token, 64 streams", "us"),
-    "tokens-200": Figure("CPU per streamed token, 200 streams", "us"),
-    "tokens-512": Figure("CPU per streamed token, 512 streams", "us"),
-    "tokens-2000": Figure("CPU per streamed token, 2,000 streams", "us"),
-    first_byte.CPU: Figure("CPU per request, a third of its capacity", "us"),
-    first_byte.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
-    first_byte.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
+    **{name: Figure(f"CPU per streamed token, {count:,} streams", "us") for name, count in STREAMS.items()},
+    requests.CPU: Figure("CPU per request, a third of its capacity", "us"),
+    requests.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
+    requests.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
     memory.IDLE: Figure("memory per idle connection", "KiB", relative=False),
     memory.STREAM: Figure("memory per active stream", "KiB", relative=False),
-    one_connection.P50: Figure("added time to first body byte at one connection, p50", "ms", relative=False, digits=3),
-    one_connection.P99: Figure("added time to first body byte at one connection, p99", "ms", relative=False, digits=3),
-    bounded_rate.RATE: Figure(
-        f"requests/s with a p99 of {bounded_rate.TAIL_S * 1e3:.0f} ms to the first body byte", "1/s", digits=0
+    limits.P50: Figure("added time to first body byte at one connection, p50", "ms", relative=False, digits=3),
+    limits.P99: Figure("added time to first body byte at one connection, p99", "ms", relative=False, digits=3),
+    limits.RATE: Figure(
+        f"requests/s with a p99 of {limits.TAIL_S * 1e3:.0f} ms to the first body byte", "1/s", digits=0
     ),
-    stalls.STREAMS: Figure(f"streams at a time without a gap of {stalls.STALL_S} s", "streams", digits=0),
-    footprint.BEFORE: Figure("memory before the first request", "MiB", relative=False),
-    footprint.UNDER_LOAD: Figure("memory under load", "MiB", relative=False),
-    footprint.AFTER: Figure("memory after the load", "MiB", relative=False),
+    limits.STREAMS: Figure(f"streams at a time without a gap of {limits.STALL_S} s", "streams", digits=0),
+    memory.BEFORE: Figure("memory before the first request", "MiB", relative=False),
+    memory.UNDER_LOAD: Figure("memory under load", "MiB", relative=False),
+    memory.AFTER: Figure("memory after the load", "MiB", relative=False),
     events.WITHOUT: Figure("time to first body byte, two processes without KV events, p99", "ms", digits=2),
     **{
         name: Figure(f"the same beside {rate:,} blocks/s of KV events, as a multiple", "x", relative=False, digits=2)
@@ -68,19 +66,16 @@ class Kind:
 
 KINDS = (
     # First, while the proxy is fresh: a process does not give back memory that it has used.
-    Kind("memory", "connections", (memory.IDLE, memory.STREAM), memory.memory),
-    Kind("overhead", "footprint", (footprint.BEFORE, footprint.UNDER_LOAD, footprint.AFTER), footprint.footprint),
-    Kind("requests", "request-2k", ("request-2k", "rate"), requests_of(2_000, "request-2k", "rate")),
-    Kind("requests", "request-200k", ("request-200k",), requests_of(200_000, "request-200k")),
-    Kind("requests", "next-turn", ("next-turn",), next_turn_of("next-turn")),
-    *(
-        Kind("tokens", f"tokens-{count}", (f"tokens-{count}",), tokens_of(count, f"tokens-{count}"))
-        for count in (64, 200, 512, 2_000)
-    ),
-    Kind("first-byte", "first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
-    Kind("overhead", "one-connection", (one_connection.P50, one_connection.P99), one_connection.one_connection),
-    Kind("overhead", "bounded-rate", (bounded_rate.RATE,), bounded_rate.bounded_rate),
-    Kind("overhead", "stalls", (stalls.STREAMS,), stalls.stalls),
+    Kind("memory", "connections", (memory.IDLE, memory.STREAM), memory.connections),
+    Kind("overhead", "footprint", (memory.BEFORE, memory.UNDER_LOAD, memory.AFTER), memory.footprint),
+    Kind("requests", "request-2k", ("request-2k", "rate"), requests.small_requests),
+    Kind("requests", "request-200k", ("request-200k",), requests.requests_of(200_000, "request-200k")),
+    Kind("requests", "next-turn", ("next-turn",), requests.next_turn),
+    *(Kind("tokens", name, (name,), tokens_of(count, name)) for name, count in STREAMS.items()),
+    Kind("first-byte", "first-byte", (requests.P50, requests.P99, requests.CPU), requests.first_byte),
+    Kind("overhead", "one-connection", (limits.P50, limits.P99), limits.one_connection),
+    Kind("overhead", "bounded-rate", (limits.RATE,), limits.bounded_rate),
+    Kind("overhead", "stalls", (limits.STREAMS,), limits.stalls),
     Kind("events", "events", (events.WITHOUT, *events.RATES, events.CPU), events.events),
 )
 NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead")

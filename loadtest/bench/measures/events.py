@@ -10,18 +10,17 @@ import itertools
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 
-from loadtest.bench.bodies import plain_requests
-from loadtest.bench.loops import ClosedLoop
-from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.bench.proxies.entrant import Place, Proxy, running, standin
-from loadtest.bench.proxies.warmroute import starter
+from loadtest.bench.caller import Tally
+from loadtest.bench.loops import send_each_once
+from loadtest.bench.measures.sample import Sample, Samples, Setting
+from loadtest.bench.proxies.entrant import Proxy, running, standins, until
+from loadtest.bench.proxies.warmroute import started
 from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
 from loadtest.report.summary import percentile
@@ -35,41 +34,30 @@ PROCESSES = 2
 CONNECTIONS = 4
 REQUESTS_PER_S = 2_000
 """Requests of a round per second of the window."""
-BODY_CHARS = 2000
 START_S = 30.0
 
 
-async def events(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
+async def events(proxy: Proxy, setting: Setting) -> Samples:
     """Measure the 99th percentile of the time to the first body byte, and the CPU time of events without requests."""
-    if not subject.program:
-        return dict.fromkeys((WITHOUT, *RATES, CPU), Sample(0.0, 0, 0.0, 0, skipped="no Warmroute"))
+    if not proxy.program:
+        return dict.fromkeys((WITHOUT, *RATES, CPU), Sample(skipped="no Warmroute"))
     count = int(REQUESTS_PER_S * setting.window_s)
-    without = await _first_byte(subject.program, 0, count)
-    found = {WITHOUT: without}
+    without, without_ms = await _first_byte(proxy.program, 0, count)
+    found = {WITHOUT: Sample.of(without_ms, 0.0, without)}
     for figure, rate in RATES.items():
-        beside = await _first_byte(subject.program, rate, count)
-        errors, reasons = without.errors + beside.errors, (*without.reasons, *beside.reasons)
-        found[figure] = Sample(beside.value / max(without.value, 1e-9), count, beside.rate, errors, reasons)
-    spent_s = await _spent_s(subject.program, CPU_RATE) - await _spent_s(subject.program, 0)
-    return found | {CPU: Sample(spent_s, 0, CPU_S, 0)}
+        beside, beside_ms = await _first_byte(proxy.program, rate, count)
+        found[figure] = Sample.of(beside_ms / max(without_ms, 1e-9), 0.0, without, beside)
+    spent_s = await _spent_s(proxy.program, CPU_RATE) - await _spent_s(proxy.program, 0)
+    return found | {CPU: Sample(spent_s)}
 
 
-async def _first_byte(program: tuple[str, ...], blocks_per_s: int, count: int) -> Sample:
+async def _first_byte(program: tuple[str, ...], blocks_per_s: int, count: int) -> tuple[Tally, float]:
+    """Return the results of `count` requests, and the 99th percentile in milliseconds."""
     with _gateway(program, blocks_per_s, PROCESSES) as proxy:
-        await _asked(proxy, count // 4)
-        begin_s = time.monotonic()
-        loop = await _asked(proxy, count)
-        p99_ms = percentile(loop.tally.first_byte_s, 0.99) * 1e3
-        rate = count / (time.monotonic() - begin_s)
-        return Sample(p99_ms, count, rate, loop.tally.errors, tuple(loop.tally.reasons))
-
-
-async def _asked(proxy: Proxy, count: int) -> ClosedLoop:
-    requests = itertools.islice(itertools.cycle(plain_requests(proxy.url, BODY_CHARS)), count)
-    loop = ClosedLoop(proxy.url, requests)
-    await loop.start(CONNECTIONS)
-    await loop.drain()
-    return loop
+        requests = list(itertools.islice(itertools.cycle(proxy.requests()), count))
+        await send_each_once(proxy.url, requests[: count // 4], CONNECTIONS)
+        tally = await send_each_once(proxy.url, requests, CONNECTIONS)
+    return tally, percentile(tally.first_byte_s, 0.99) * 1e3
 
 
 async def _spent_s(program: tuple[str, ...], blocks_per_s: int) -> float:
@@ -83,44 +71,33 @@ async def _spent_s(program: tuple[str, ...], blocks_per_s: int) -> float:
 
 @contextmanager
 def _gateway(program: tuple[str, ...], blocks_per_s: int, processes: int) -> Iterator[Proxy]:
-    """Run a gateway, and a publisher unless `blocks_per_s` is 0; yield when all processes serve and events arrive.
-
-    Raises:
-        RuntimeError: a process does not serve, or no KV event reached the gateway.
-    """
-    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        place = Place(stack.enter_context(standin(folder)), folder)
-        flags = _publisher(stack, place, blocks_per_s) if blocks_per_s else []
-        admin = free_ports(1)
-        flags += ["--admin-port", str(admin), "--processes", str(processes)]
-        proxy = stack.enter_context(starter("gateway", flags, program)(place))
-        deadline_s = time.monotonic() + START_S
-        while not _settled(admin, processes, blocks_per_s > 0):
-            if time.monotonic() >= deadline_s:
-                raise RuntimeError("a process does not serve, or no KV event reached the gateway")
-            time.sleep(0.1)
+    """Run a gateway, and a publisher unless `blocks_per_s` is 0; yield when all processes serve and events arrive."""
+    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder, ExitStack() as stack:
+        place = stack.enter_context(standins(1, Path(folder)))
+        worker: dict[str, object] = {"url": place.worker_urls[0]}
+        settings = {"workers": [worker], "residency": {"self_test": not blocks_per_s}}
+        if blocks_per_s:
+            port = free_ports(1)
+            command = [sys.executable, "-m", "loadtest.bench.publisher", "--port", str(port)]
+            command += ["--blocks-per-s", str(blocks_per_s)]
+            stack.enter_context(running("publisher", command, port, place.folder))
+            worker["kv_events"] = {"endpoint": f"tcp://127.0.0.1:{port}"}
+        flags = ("--processes", str(processes))
+        proxy, admin_url = stack.enter_context(started("gateway", program, place, settings, *flags))
+        until(
+            lambda: _settled(admin_url, processes, blocks_per_s > 0),
+            lambda: "a process does not serve, or no KV event has reached the gateway",
+            START_S,
+        )
         yield proxy
 
 
-def _settled(admin: int, processes: int, events: bool) -> bool:
+def _settled(admin_url: str, processes: int, events: bool) -> bool:
     try:
-        ready = httpx.get(f"http://127.0.0.1:{admin}/readyz").json()
-        page = httpx.get(f"http://127.0.0.1:{admin}/metrics").text
+        ready = httpx.get(f"{admin_url}/readyz").json()
+        page = httpx.get(f"{admin_url}/metrics").text
     except httpx.TransportError:
         return False
     indexed = re.search(r"^warmroute_index_hashes (\S+)", page, re.MULTILINE)
     arrived = indexed is not None and float(indexed[1]) > 0
     return ready.get("processes_ready", 1) == processes and (arrived or not events)
-
-
-def _publisher(stack: ExitStack, place: Place, blocks_per_s: int) -> list[str]:
-    port = free_ports(1)
-    command = [sys.executable, "-m", "loadtest.bench.publisher", "--port", str(port)]
-    stack.enter_context(running("publisher", [*command, "--blocks-per-s", str(blocks_per_s)], port, place.folder))
-    config = place.folder / "events.yaml"
-    config.write_text(
-        f"workers:\n- url: {place.worker_url}\n  kv_events:\n    endpoint: tcp://127.0.0.1:{port}\n"
-        "residency:\n  self_test: false\n"
-    )
-    return ["--config", str(config)]

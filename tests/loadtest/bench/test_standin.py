@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.bench import frames
 from loadtest.bench.bodies import plain_requests, stream_requests
-from loadtest.bench.proxies.entrant import standin, standins
+from loadtest.bench.proxies.entrant import standins
 from loadtest.bench.streams import StreamClient, Streams, StreamTally
 from tests.support.waiting import eventually
 
@@ -15,28 +15,27 @@ BODY = {"model": "stand-in", "messages": [{"role": "user", "content": "word " * 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with standin(tmp_path_factory.mktemp("standin"), interval_s=0.005, kv_events=True) as port:
-        yield f"http://127.0.0.1:{port}"
+    with standins(1, tmp_path_factory.mktemp("standin"), interval_s=0.005, kv_events=True) as place:
+        yield place.worker_urls[0]
 
 
 @pytest.fixture
 async def streams(url):
-    streams = Streams(url, url, StreamClient)
-    await streams.connect(5)
+    streams = Streams(url, url)
     yield streams
     with contextlib.suppress(RuntimeError):
         await streams.finish()
 
 
 async def test_streams_are_held_run_and_end_with_every_token_counted(url, streams):
-    await streams.begin(stream_requests(url, 500))
+    await streams.begin(5, stream_requests(url, 500))
     await eventually(lambda: streams.tally.tokens > 100)
     await streams.finish()
     assert (streams.tally.begun, streams.tally.ended, streams.tally.errors) == (5, 5, 0)
 
 
 async def test_a_token_that_got_lost_is_noticed(url, streams):
-    await streams.begin(stream_requests(url, 500))
+    await streams.begin(5, stream_requests(url, 500))
     await eventually(lambda: streams.tally.tokens > 10)
     streams.tally.tokens -= 1
     await streams.finish()
@@ -51,8 +50,8 @@ def test_cached_tokens_are_reported_as_vllm_would(url):
 
 
 def test_each_port_is_a_worker_with_a_cache_of_its_own(tmp_path):
-    with standins(2, tmp_path, kv_events=True) as ports:
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
+    with standins(2, tmp_path, kv_events=True) as place:
+        urls = place.worker_urls
         for url in (urls[0], *urls):
             usage = httpx.post(f"{url}/v1/chat/completions", json=BODY).json()["usage"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -84,7 +83,6 @@ def test_a_connection_that_speaks_something_else_is_closed(url):
 async def test_tokens_are_counted_however_the_bytes_are_cut(size):
     tally = StreamTally()
     client = StreamClient(tally)
-    client._ended = False
     whole = frames.FIRST + b"".join(frames.TOKENS[:5]) + frames.LAST
     for start in range(0, len(whole), size):
         client.data_received(whole[start : start + size])
@@ -95,7 +93,6 @@ async def test_tokens_are_counted_however_the_bytes_are_cut(size):
 async def test_a_stream_without_its_end_is_an_error(cut, reason):
     tally = StreamTally()
     client = StreamClient(tally)
-    client._ended = False
     client.data_received((frames.FIRST + frames.TOKENS[0] + frames.LAST)[:cut])
     client.connection_lost(None)
     assert (tally.ended, tally.errors) == (0, 1)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from loadtest.bench.caller import Failures
+from loadtest.bench.proxies.entrant import Proxy
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -18,40 +21,25 @@ class Setting:
     memory_connections: int = 250
 
 
-@dataclass(slots=True)
-class Subject:
-    """A proxy under test, its stand-in, and results of earlier measures in the round.
-
-    `capacity` is the proxy's closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams
-    can deliver, or None if no measure has exceeded that. `lines` are header lines of each request.
-    `program` starts the proxy if it is a Warmroute.
-    """
-
-    name: str
-    url: str
-    pid: int
-    standin_url: str
-    seed: int
-    capacity: float | None = None
-    tokens_per_s: float | None = None
-    lines: str = ""
-    program: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure of one round: `value` in the figure's unit, over `count` requests, tokens or connections.
+    """One figure of one round: `value` in the figure's unit.
 
     `rate` is the load meanwhile: requests or tokens per second. A sample with `errors` does not count. `skipped` is the
     reason why the figure was not measured.
     """
 
-    value: float
-    count: int
-    rate: float
-    errors: int
+    value: float = 0.0
+    rate: float = 0.0
+    errors: int = 0
     reasons: tuple[str, ...] = ()
     skipped: str = ""
+
+    @classmethod
+    def of(cls, value: float, rate: float, *failures: Failures) -> Sample:
+        """Return a sample with the failures of all its requests."""
+        reasons = tuple(reason for one in failures for reason in one.reasons)
+        return cls(value, rate, sum(one.errors for one in failures), reasons)
 
     @property
     def counts(self) -> bool:
@@ -59,4 +47,6 @@ class Sample:
         return not self.errors and not self.skipped
 
 
-Measure = Callable[[Subject, Setting], Awaitable[Mapping[str, Sample]]]
+Samples = Mapping[str, Sample]
+"""By figure."""
+Measure = Callable[[Proxy, Setting], Awaitable[Samples]]
