@@ -8,21 +8,17 @@ one long conversation. A tenth of the workers hold a part of it, and one holds a
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import statistics
 import time
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from functools import cache
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.lab.flags import policy as policy_of
-from loadtest.lab.policies import parse_policy
+from loadtest.bench.publisher import BLOCK_TOKENS, batch, stored
+from loadtest.report.summary import percentile
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet.fleet import Fleet
@@ -33,10 +29,9 @@ from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 
-BLOCK = 16
 FACTS = WorkerFacts(
     models=(ServedModel("m"),),
-    caches={0: RankCache(BLOCK, 27_500, True)},
+    caches={0: RankCache(BLOCK_TOKENS, 27_500, True)},
     event_sources=(KvEventSource(0, "tcp://127.0.0.1:1"),),
 )
 HOLDERS = 10
@@ -49,15 +44,8 @@ BARS_US = {8: 90.0, 64: 210.0, 512: 250.0, 4096: 1_000.0}
 
 def make_prompt(ids: Sequence[int]) -> Prompt:
     """Return a prompt that keeps its block hashes, as the gateway's does."""
-    tokens = array("I", ids)
-    chains: dict[int, Sequence[int]] = {}
-
-    def chain(block_tokens: int) -> Sequence[int]:
-        if block_tokens not in chains:
-            whole = tokens[: len(tokens) // block_tokens * block_tokens].tobytes()
-            chains[block_tokens] = extend_chain(SEED, whole, block_tokens, None)
-        return chains[block_tokens]
-
+    whole = array("I", ids[: len(ids) // BLOCK_TOKENS * BLOCK_TOKENS]).tobytes()
+    chain = cache(lambda block_tokens: extend_chain(SEED, whole, block_tokens, None))
     return Prompt(len(ids), PromptSource.IDS, chain)
 
 
@@ -72,26 +60,17 @@ def placed(dispatcher: Dispatcher, request: Request, now_s: float) -> Ticket:
     return ticket
 
 
-def hold(residency: ResidencyMap, slot: int, tokens: Sequence[int], seq: int) -> None:
+def hold(residency: ResidencyMap, slot: int, tokens: Sequence[int]) -> None:
     """Report by a KV event that a worker has stored the whole blocks of a prompt."""
-    blocks = len(tokens) // BLOCK
-    stored = {
-        "type": "BlockStored",
-        "block_hashes": list(range(1, blocks + 1)),
-        "parent_block_hash": None,
-        "token_ids": list(tokens[: blocks * BLOCK]),
-        "block_size": BLOCK,
-        "lora_id": None,
-        "medium": "GPU",
-    }
-    residency.ingest(slot, seq, msgspec.msgpack.encode([0.0, [stored], 0]))
+    blocks = len(tokens) // BLOCK_TOKENS
+    residency.ingest(slot, 0, batch(stored(list(range(1, blocks + 1)), list(tokens[: blocks * BLOCK_TOKENS]))))
 
 
-def make_dispatcher(workers: int, policy: str, rng: random.Random, conversation: Sequence[int] = ()) -> Dispatcher:
+def make_dispatcher(workers: int, rng: random.Random, conversation: Sequence[int]) -> Dispatcher:
     """Return a dispatcher over ready workers with learned speeds and some load."""
     residency = ResidencyMap()
     fleet = Fleet(HealthConfig(), residency)
-    spec = parse_policy(policy)
+    spec = PolicySpec()
     dispatcher = Dispatcher(fleet, residency, build_policy(spec, random.Random(0)), spec=spec)
     for index in range(workers):
         endpoint = fleet.add(Endpoint("http", "127.0.0.1", 1024 + index), 0.0)
@@ -99,9 +78,9 @@ def make_dispatcher(workers: int, policy: str, rng: random.Random, conversation:
         slot = endpoint.candidates[0].slot
         residency.link_up(slot)
         residency.replay_ended(slot, True)
-        if conversation and index % HOLDERS == 0:
+        if index % HOLDERS == 0:
             share = 1.0 if index == 0 else rng.choice(SHARES)
-            hold(residency, slot, conversation[: int(share * len(conversation))], 0)
+            hold(residency, slot, conversation[: int(share * len(conversation))])
     for index in range(workers * 12):  # every worker learns its speed, and some requests stay in progress
         prompt = make_prompt([rng.randrange(30_000) for _ in range(rng.randint(64, 512))])
         ticket = placed(dispatcher, make_request(index, prompt), index * 0.01)
@@ -111,54 +90,41 @@ def make_dispatcher(workers: int, policy: str, rng: random.Random, conversation:
     return dispatcher
 
 
-def measure(workers: int, policy: str, rounds: int, tokens: int) -> dict[str, Any]:
-    """Return p50 and p99 of the decision's CPU time for one fleet and policy."""
+def measure(workers: int, rounds: int, tokens: int) -> list[float]:
+    """Return the decisions' CPU times in microseconds."""
     rng = random.Random(1)
     conversation = [rng.randrange(30_000) for _ in range(tokens)]
-    dispatcher = make_dispatcher(workers, policy, rng, conversation)
+    dispatcher = make_dispatcher(workers, rng, conversation)
     now_s, times_us = workers * 0.12, []
     for index in range(rounds):
         prompt = make_prompt([*conversation, index])
-        prompt.chain(BLOCK)  # the tokeniser computes the hashes, so their time does not count
+        prompt.chain(BLOCK_TOKENS)  # the tokeniser computes the hashes, so their time does not count
         request = make_request(index, prompt)
         started = time.thread_time()
-        ticket = dispatcher.dispatch(request, now_s)
+        ticket = placed(dispatcher, request, now_s)
         times_us.append((time.thread_time() - started) * 1e6)
-        assert isinstance(ticket, Ticket)
         dispatcher.first_token(ticket, now_s + 0.02)
         dispatcher.finished(ticket, Usage(prompt.tokens, 20, None), now_s + 0.05)
         now_s += 0.01
-    times_us.sort()
-    return {
-        "workers": workers,
-        "policy": policy,
-        "p50_us": round(statistics.median(times_us), 1),
-        "p99_us": round(times_us[int(0.99 * len(times_us))], 1),
-    }
+    return times_us
 
 
 def main() -> None:
-    """Print one line per policy and fleet size."""
+    """Print one line per fleet size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, *BARS_US])
-    parser.add_argument("--policy", nargs="+", default=["marginal_cost"], type=policy_of, metavar="RULE[:key=value...]")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32_000, help="length of the conversation")
     parser.add_argument(
         "--arrays-from", type=int, default=ARRAYS_FROM, metavar="N", help="fewest candidates to decide with arrays"
     )
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     fleet_load.ARRAYS_FROM = options.arrays_from
-    rows = []
-    for policy in options.policy:
-        for workers in options.workers:
-            row = measure(workers, policy, options.rounds, options.tokens)
-            rows.append(row)
-            bar = f"  bar {BARS_US[workers]:6.0f} us" if policy == "marginal_cost" and workers in BARS_US else ""
-            print("{workers:4d} workers  {policy:16s} p50 {p50_us:7.1f} us  p99 {p99_us:7.1f} us".format(**row) + bar)
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    for workers in options.workers:
+        times_us = measure(workers, options.rounds, options.tokens)
+        bar = f"  bar {BARS_US[workers]:6.0f} us" if workers in BARS_US else ""
+        p50_us, p99_us = (percentile(times_us, share) for share in (0.5, 0.99))
+        print(f"{workers:4d} workers  p50 {p50_us:7.1f} us  p99 {p99_us:7.1f} us{bar}")
 
 
 if __name__ == "__main__":
