@@ -20,8 +20,8 @@ from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.http.server import AdminServer
 from router.admin.observe.diagnosis import inputs_of
-from router.admin.system import TakeoverState
-from router.admin.table import READS
+from router.admin.system import TakeoverState, WorkerNow
+from router.admin.table import OF_PROCESS
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
 from router.config.model import Config
@@ -35,9 +35,7 @@ from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, levels_of
 from router.diagnosis.diagnoser import Diagnoser, Inputs
 from router.diagnosis.facts import facts_of
 from router.diagnosis.finding import Finding
-from router.diagnosis.measured import WorkerMeasured
 from router.diagnosis.measurements import Measurements
-from router.diagnosis.prefixes import SharedPrefix
 from router.diagnosis.split_plan import members
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
@@ -70,6 +68,7 @@ from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of
 from router.telemetry.history import TrafficHistory
+from router.telemetry.logs import Level, set_log_level
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.readings import (
     control_readings,
@@ -105,7 +104,7 @@ YOUNG_OBJECTS = 10_000
 
 
 class System:
-    """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.AdminSystem`.
+    """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.ProcessView`.
 
     `observer` sees what the watch of the workers learns. `answers` are further answers of the public port, by path.
     """
@@ -186,6 +185,7 @@ class System:
         """Whether another process holds the listeners, so that the connections in their queues are for that process."""
         self.takeover_state = TakeoverState.NONE
         self.accepting = False
+        self.processes = 1
         self._banner: asyncio.Task[None] | None = None
 
     def _build_measurements(self) -> Measurements:
@@ -385,7 +385,7 @@ class System:
             further = private_routes(
                 self.snapshot, self.in_flight, self.known, self.control, self.running.prepare, self.operations
             )
-            app = build_admin(self, operations=READS, guarded=False, further=further)
+            app = build_admin(self, operations=OF_PROCESS, guarded=False, further=further)
             return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
         tokens, tls = guard_of(self.config, self._files)
         given = listeners.admin if listeners is not None else None
@@ -453,6 +453,19 @@ class System:
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether a gateway that this one took over from also sends no requests to a drained worker."""
         return self.takeover_client is None or self.takeover_client.drains(endpoint_id)
+
+    async def now_at(self, worker_id: str) -> WorkerNow | None:
+        """Return a worker's state and requests. One that a gateway before this one may still use is not quiet."""
+        endpoint = self.fleet.get(worker_id)
+        if endpoint is None:
+            return None
+        in_flight = self.in_flight().get(worker_id, 0)
+        quiet = self.drained_everywhere(worker_id) and not in_flight and self.takeover_state is TakeoverState.NONE
+        return WorkerNow(endpoint.state, endpoint.reason, endpoint.draining, in_flight, quiet)
+
+    async def log_from(self, level: Level) -> Sequence[int]:
+        set_log_level(level)
+        return ()
 
     async def release_listeners(self) -> None:
         """Stop accepting and report not ready, because another process accepts. Running requests continue.
@@ -589,12 +602,6 @@ class System:
         )
         return ProcessKnows(self.measurements.measured(now_s), facts)
 
-    def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
-        return self.measurements.recent(self.now_s())
-
-    def hot_prefixes(self, most: int) -> list[SharedPrefix]:
-        return self.measurements.prefixes.hottest(most)
-
     async def diagnosis(self) -> Diagnosis | None:
         return await self._diagnoser.diagnosis()
 
@@ -606,7 +613,7 @@ class System:
         if self.replica is not None:
             self.replica.share(findings)
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         return self._exposition.render(accept)
 
 

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from router.admin.audit_log import AuditLog
 from router.admin.console_files import console_files, console_routes
 from router.admin.guard import AdminGuard
 from router.admin.http.problems import (
@@ -24,16 +23,15 @@ from router.admin.http.problems import (
     answer_request_error,
 )
 from router.admin.openapi import OPENAPI_PATH, openapi_document
-from router.admin.operations import Operation, check, check_accept, endpoint
-from router.admin.system import AdminSystem
+from router.admin.operations import Operation, Port, check, check_accept, endpoint
+from router.admin.system import AdminView
 from router.admin.table import OPEN_PATHS, OPERATIONS
-from router.admin.watch import Watchers
 from router.errors import RequestError
 from router.security.token import AdminTokens
 
 
 def build_admin(
-    system: AdminSystem,
+    system: AdminView,
     tokens: AdminTokens | None = None,
     *,
     operations: Iterable[Operation] = OPERATIONS,
@@ -48,11 +46,11 @@ def build_admin(
     console = console_files() if guarded else {}
     open_paths = (*OPEN_PATHS, *console, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
-    audit = AuditLog()
-    guard = Middleware(AdminGuard, names=names, audit=audit, tokens=tokens, open_paths=open_paths)
+    port = Port(system, {one.name: one for one in operations})
+    guard = Middleware(AdminGuard, names=names, audit=port.audit, tokens=tokens, open_paths=open_paths)
     return Starlette(
         routes=[
-            *_routes(system, operations, audit, recorded=guarded),
+            *_routes(port, recorded=guarded),
             *console_routes(console, open_to_all=tokens is not None),
             *further,
         ],
@@ -66,14 +64,11 @@ def build_admin(
     )
 
 
-def _routes(system: AdminSystem, operations: Iterable[Operation], audit: AuditLog, *, recorded: bool) -> list[Route]:
+def _routes(port: Port, *, recorded: bool) -> list[Route]:
     """Return one route per path, so that a wrong method is answered with the list of allowed ones."""
-    watchers = Watchers()
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
-    for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = endpoint(
-            operation, system, audit, watchers, recorded=recorded
-        )
+    for operation in port.operations.values():
+        paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, port, recorded=recorded)
     description = msgspec.json.encode(openapi_document())
     paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}
     return [Route(path, partial(_by_method, methods), methods=list(methods)) for path, methods in paths.items()]

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from backends.foreign_json import read_json
-from router.admin.documents import AuditEntry, DifferenceDocument
+from router.admin.documents import DifferenceDocument, Shape
 from router.admin.http.problems import AdminError
 from router.config.model import without_secrets
 
@@ -42,6 +42,33 @@ Record = Callable[[Request, str, "AuditOutcome", float], None]
 """Takes a request that has ended, its operation, the outcome and the seconds that it took."""
 
 log = logging.getLogger("warmroute.audit")
+
+
+class AuditEntry(Shape):
+    """One change that was asked of the admin port.
+
+    `who` is the name of the token, null if the port needs none or the request has no valid one. `peer` is the address
+    of the client. `operation` is null if the request was refused before its operation was known. `change` is the body
+    without secrets, or its size if it is long. `differences` are the settings that changed, and `version` is the ETag
+    of the desired state afterwards. `outcome` is done, dry_run (nothing was to change), refused, failed, or interrupted
+    (no answer was sent). `code` and `detail` are those of the problem document.
+    """
+
+    number: int
+    at: str
+    who: str | None
+    peer: str | None
+    operation: str | None
+    method: str | None
+    target: str | None
+    change: Any
+    differences: list[DifferenceDocument]
+    version: str | None
+    outcome: str
+    status: int | None
+    code: str | None
+    detail: str | None
+    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
-from urllib.parse import quote
 
-import msgspec
-
-from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewRoutes, NewWorker
-from router.admin.http.body_problems import fix_of
-from router.admin.http.parameters import TruthQuery
+from router.admin.documents import ChangeDocument, DifferenceDocument
 from router.admin.http.problems import AdminError, handed_over, invalid, not_found
-from router.admin.operations import Answer, Call
-from router.config.model import PolicyConfig, WorkerConfig
+from router.admin.operations import Answer, Call, Operation
 from router.config.problems import ConfigError
-from router.control.change import (
-    RELOADED,
-    Change,
-    ChangeOutcome,
-    HandedOverError,
-    NotAppliedError,
-    Reloaded,
-    StaleTagError,
-)
+from router.control.change import Change, ChangeOutcome, HandedOverError, NotAppliedError, StaleTagError
 from router.control.sharing import OvertakenError
 from router.control.state import edits
-from router.control.state.desired_state import worker_id
 from router.control.state.differences import SettingDifference, without_secrets
 from router.control.state.revisions import Source
 from router.control.state_file import NotSavedError
-from router.workers.settings import worker_findings
 
 KEPT = "x-warmroute-kept"
 """Header of answers to changes. state_dir: the change is on disk. process: it ends with the process."""
@@ -40,70 +24,6 @@ KEPT = "x-warmroute-kept"
 SHARED = "x-warmroute-shared"
 """Header of answers to changes, with Redis. fleet: all gateways get the change. apart: Redis does not answer, so that
 the change is here alone, and is lost if another gateway has a higher version when Redis is back."""
-
-DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change would make, and change nothing")
-
-
-async def add_worker(call: Call) -> tuple[str, ChangeOutcome]:
-    worker = configured(call.body)
-    found = [f"{'.'.join(map(str, path))}: {problem}; {fix}" for path, problem, fix in worker_findings(worker, ())]
-    if found:
-        raise invalid("\n".join(found))
-    name = worker_id(worker)
-    return name, await make(call, edits.add_worker(worker), f"added worker {name}")
-
-
-async def remove_worker(call: Call) -> ChangeOutcome:
-    name = call.path["id"]
-    return await make(call, edits.remove_worker(name), f"removed worker {name}")
-
-
-async def change_worker(call: Call) -> ChangeOutcome:
-    """Change settings of the worker that the path names."""
-    name, patch = call.path["id"], msgspec.to_builtins(call.body)
-    try:
-        return await make(call, edits.change_worker(name, patch), f"changed worker {name}")
-    except msgspec.ValidationError as error:
-        raise invalid(f"the worker would not be valid: {error}{fix_of(str(error), WorkerConfig)}") from None
-
-
-async def set_maintenance(call: Call, maintenance: bool) -> ChangeOutcome:
-    """Drain or undrain the worker that the path names."""
-    name = call.path["id"]
-    what = f"{'drained' if maintenance else 'undrained'} worker {name}"
-    return await make(call, edits.set_maintenance(name, maintenance), what)
-
-
-async def set_policy(call: Call) -> ChangeOutcome:
-    """Choose the policy that the body names."""
-    wanted: NewPolicy = call.body
-    policy = PolicyConfig(wanted.rule, wanted.params, wanted.hold, wanted.lanes)
-    return await make(call, edits.set_policy(policy), f"chose policy {wanted.rule}")
-
-
-async def set_named_policy(call: Call) -> ChangeOutcome:
-    """Add or change the further policy that the path names."""
-    wanted: NewPolicy = call.body
-    name = call.path["name"]
-    policy = PolicyConfig(wanted.rule, wanted.params, wanted.hold, wanted.lanes)
-    return await make(call, edits.set_named_policy(name, policy), f"set policy {name}")
-
-
-async def remove_named_policy(call: Call) -> ChangeOutcome:
-    name = call.path["name"]
-    return await make(call, edits.remove_named_policy(name), f"removed policy {name}")
-
-
-async def set_routes(call: Call) -> ChangeOutcome:
-    wanted: NewRoutes = call.body
-    return await make(call, edits.set_routes(wanted.routes), f"set {len(wanted.routes)} routes")
-
-
-async def reload(call: Call) -> Reloaded:
-    """Read the settings again."""
-    change = Change(lambda now: now, RELOADED, "reload", call.who, call.if_match, call.dry_run)
-    with refusals():
-        return await call.system.control.reload(change)
 
 
 async def make(call: Call, edit: edits.Edit, what: str, source: Source = "api") -> ChangeOutcome:
@@ -150,6 +70,16 @@ def refusals() -> Iterator[None]:
         raise AdminError(HTTPStatus.INSUFFICIENT_STORAGE, "not_saved", detail) from None
 
 
+async def answered(
+    call: Call, outcome: ChangeOutcome, read: Operation | None = None, path: Mapping[str, str] | None = None
+) -> Answer:
+    """Return what a dry run would change; else what `read` shows now, or nothing."""
+    if call.dry_run:
+        return dry(outcome)
+    answer = Answer(None, HTTPStatus.NO_CONTENT) if read is None else await call.shown(read, path or {})
+    return done(outcome, answer)
+
+
 def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
     """Return `answer` with the version that the change made, and how long it lasts."""
     headers = {**answer.headers, "etag": outcome.state.tag, KEPT: "state_dir" if outcome.kept else "process"}
@@ -159,10 +89,12 @@ def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
 
 
 def dry(outcome: ChangeOutcome) -> Answer:
-    document = ChangeDocument(
-        version=outcome.state.version, dry_run=True, kept=outcome.kept, differences=shown(outcome.effective)
-    )
-    return Answer(document, headers={"etag": outcome.state.tag})
+    return Answer(change_document(outcome, dry_run=True), headers={"etag": outcome.state.tag})
+
+
+def change_document(outcome: ChangeOutcome, *, dry_run: bool) -> ChangeDocument:
+    differences = shown(outcome.effective)
+    return ChangeDocument(version=outcome.state.version, dry_run=dry_run, kept=outcome.kept, differences=differences)
 
 
 def shown(differences: Sequence[SettingDifference]) -> list[DifferenceDocument]:
@@ -173,27 +105,6 @@ def shown(differences: Sequence[SettingDifference]) -> list[DifferenceDocument]:
         )
         for one in differences
     ]
-
-
-def versioned(call: Call, answer: Answer) -> Answer:
-    """Return `answer`, which shows a part of the desired state, with its version."""
-    return replace(answer, headers={**answer.headers, "etag": call.system.control.state.tag})
-
-
-def configured(wanted: NewWorker) -> WorkerConfig:
-    return WorkerConfig(
-        url=wanted.url,
-        name=wanted.name,
-        weight=wanted.weight,
-        role=wanted.role,
-        kv_events=wanted.kv_events,
-        api_key=wanted.api_key,
-        labels=dict(wanted.labels),
-    )
-
-
-def location_of(name: str) -> str:
-    return f"/admin/v1/workers/{quote(name, safe='')}"
 
 
 def unknown_worker(name: str) -> AdminError:

@@ -10,33 +10,12 @@ from typing import Any
 
 import msgspec
 
-from router.admin.documents import (
-    ChangeDocument,
-    KvEventsChange,
-    ModelChange,
-    NewPolicy,
-    NewWorker,
-    PolicyQuestion,
-    ProblemDocument,
-    RateLimitsChange,
-    ReloadDocument,
-    SloChange,
-    TenantChange,
-    WorkerChange,
-)
+from router.admin.documents import Body, ChangeDocument, ProblemDocument
 from router.admin.operations import Operation
+from router.admin.settings.desired_state import ReloadDocument
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
-from router.config.model import (
-    KvEventsConfig,
-    ModelConfig,
-    PolicyConfig,
-    RateLimitsConfig,
-    Section,
-    SloConfig,
-    TenantConfig,
-    WorkerConfig,
-)
+from router.config.model import Section
 from router.config.sample import descriptions
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
@@ -57,18 +36,6 @@ _CHANGE = {
 """Errors of operations that change the desired state."""
 _WATCHED = {429: "there are too many watchers"}
 _NEGOTIATED = {406: "the Accept header does not allow the answer's media type"}
-_SECTION_OF: dict[type[Any], type[Section]] = {
-    KvEventsChange: KvEventsConfig,
-    ModelChange: ModelConfig,
-    NewPolicy: PolicyConfig,
-    NewWorker: WorkerConfig,
-    PolicyQuestion: PolicyConfig,
-    RateLimitsChange: RateLimitsConfig,
-    SloChange: SloConfig,
-    TenantChange: TenantConfig,
-    WorkerChange: WorkerConfig,
-}
-"""Bodies whose fields are settings, with the section that describes these."""
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
@@ -132,7 +99,8 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _sections() -> dict[str, type[Section]]:
     """Return the section of the settings that describes each schema whose fields are settings."""
     own = {section.__name__: section for section in Section.__subclasses__()}
-    return own | {schema_name(body): section for body, section in _SECTION_OF.items()}
+    bodies = [body for each in Body.__subclasses__() for body in (each, *each.__subclasses__())]
+    return own | {schema_name(body): body.settings for body in bodies if body.settings is not None}
 
 
 def openapi_path(operation: Operation) -> str:
@@ -142,17 +110,20 @@ def openapi_path(operation: Operation) -> str:
 
 def problems_of(operation: Operation) -> dict[int, str]:
     """Return every error status of an operation, with its reason."""
+    query = {422: "a query parameter has a value that is not valid"} if operation.query else {}
     body = {
         400: f"{_EVERYWHERE[400]}, or the body is not JSON",
         413: "the body is too large",
         415: "the body is not declared as JSON",
+        422: "a field is missing, unknown, or has a value that is not valid",
     }
     everywhere = _EVERYWHERE | ({} if operation.path in OPEN_PATHS else _GUARDED)
     change = _CHANGE if operation.changes_state else {}
     watch = _WATCHED if operation.watch is not None else {}
     taken = body if operation.takes else {}
     negotiated = _NEGOTIATED if operation.negotiates else {}
-    return dict(sorted({**everywhere, **negotiated, **change, **watch, **taken, **operation.problems}.items()))
+    found = {**everywhere, **negotiated, **query, **change, **watch, **taken, **operation.problems}
+    return dict(sorted(found.items()))
 
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from starlette.requests import Request
@@ -17,9 +17,11 @@ from router.admin.audit_log import AuditLog, Serve, audited, summary_of
 from router.admin.documents import DifferenceDocument
 from router.admin.http.body_problems import fix_of
 from router.admin.http.negotiation import accepts
-from router.admin.http.parameters import Parameter
+from router.admin.http.parameters import Parameter, TruthQuery
+from router.admin.http.problems import MEDIA_TYPE as PROBLEM
 from router.admin.http.problems import AdminError, handed_over, invalid
-from router.admin.system import AdminSystem, TakeoverState
+from router.admin.replies import Replies, Reply
+from router.admin.system import AdminView, ProcessView, TakeoverState
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
 from router.admin.watch import EventStream, Watch, Watchers, events_of
 from router.security.token import AdminCaller, Role
@@ -28,31 +30,53 @@ MAX_BODY_BYTES = 1_000_000
 _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 """Headers that a change may depend on."""
 _SHOWN_CHARACTERS = 200
+DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change would make, and change nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One admin port: the gateway behind it, its audit and its open streams, and its operations by name."""
+
+    system: AdminView
+    operations: Mapping[str, Operation]
+    audit: AuditLog = field(default_factory=AuditLog)
+    watchers: Watchers = field(default_factory=Watchers)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, `who` and `role` are those of the
-    caller's token, and `accept` is the Accept header.
+    `if_match` is the If-Match header, `who` and `role` are those of the caller's token, and `accept` is the Accept
+    header.
     """
 
-    system: AdminSystem
+    port: Port
     path: Mapping[str, str]
     query: Mapping[str, Any]
-    body: Any
-    audit: AuditLog
-    watchers: Watchers
+    body: Any = None
     if_match: str | None = None
     who: str | None = None
     accept: str = ""
     role: Role | None = None
 
     @property
+    def system(self) -> AdminView:
+        return self.port.system
+
+    @property
+    def process(self) -> ProcessView:
+        """The process that answers. Only for operations that are not answered by a supervisor itself."""
+        return cast(ProcessView, self.port.system)
+
+    @property
     def dry_run(self) -> bool:
         """Whether the change shall only be shown."""
         return bool(self.query.get("dry_run"))
+
+    async def shown(self, read: Operation, path: Mapping[str, str]) -> Answer:
+        """Return the present answer of an operation that has no query."""
+        return await self.port.operations[read.name].handle(replace(self, path=path, query={}, body=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +95,37 @@ class Answer:
     renewal: bool = False
 
 
+Handle: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class OverProcesses:
+    """How the answers of several processes to one call become its answer.
+
+    `query` gives the query of one process, by its number; default: that of the call. Each has `limit_s` to answer.
+    """
+
+    answer: Callable[[Call, Replies], Answer]
+    query: Callable[[Call, int], Mapping[str, Any]] = lambda call, _: call.query
+    limit_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. A token needs a role that includes `role`. `problems` maps an error status to
-    its reason. `further` are other good statuses. An operation that `changes_state` takes If-Match. A list with `watch`
-    can be a stream of events."""
+    its reason. `further` are other good statuses. An operation that `changes_state` takes If-Match. One that is
+    `versioned` shows a part of the desired state, and answers with its ETag. A list with `watch` can be a stream of
+    events.
+
+    `processes`: of several processes, their supervisor answers (one), or the first process that does (first), or the
+    answers of all are merged.
+    """
 
     method: str
     path: str
     name: str
     summary: str
-    handle: Callable[[Call], Awaitable[Answer]]
+    handle: Handle
     role: Role = Role.READ
     takes: Any = None
     gives: Any = None
@@ -91,7 +135,9 @@ class Operation:
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
     changes_state: bool = False
+    versioned: bool = False
     watch: Watch | None = None
+    processes: Literal["one", "first"] | OverProcesses = "one"
 
     @property
     def negotiates(self) -> bool:
@@ -103,15 +149,37 @@ class Operation:
         return self.role is not Role.READ
 
 
-def endpoint(
-    operation: Operation, system: AdminSystem, audit: AuditLog, watchers: Watchers, *, recorded: bool
-) -> Serve:
-    """Return the Starlette endpoint of `operation`. If `recorded`, a change is recorded in `audit`."""
+def operation(
+    method: str, path: str, *, name: str = "", summary: str = "", **declared: Any
+) -> Callable[[Handle], Operation]:
+    """Make an operation of the function below: with its name, and its docstring as the summary, unless given."""
+
+    def declare(handle: Handle) -> Operation:
+        about = summary or " ".join((handle.__doc__ or "").split())
+        return Operation(method, path, name or handle.__name__, about, handle, **declared)
+
+    return declare
+
+
+def read(path: str, gives: Any, **declared: Any) -> Callable[[Handle], Operation]:
+    return operation("GET", f"/admin/v1/{path}", gives=gives, **declared)
+
+
+def change(method: str, path: str, **declared: Any) -> Callable[[Handle], Operation]:
+    """Make an operation that changes the desired state."""
+    declared = {"role": Role.ADMIN, "query": (DRY_RUN,), "changes_state": True, **declared}
+    if method == "DELETE":
+        declared["status"] = HTTPStatus.NO_CONTENT
+    return operation(method, f"/admin/v1/{path}", **declared)
+
+
+def endpoint(operation: Operation, port: Port, *, recorded: bool) -> Serve:
+    """Return the Starlette endpoint of `operation`. If `recorded`, a change is recorded in the audit."""
 
     async def serve(request: Request) -> Response:
         check_role(request, operation)
         check(request, operation.query, changes_state=operation.changes_state)
-        if system.takeover_state is TakeoverState.DONE and operation.method != "GET":
+        if port.system.takeover_state is TakeoverState.DONE and operation.method != "GET":
             raise handed_over()
         given = request.query_params
         query = {parameter.name: parameter.read(given.get(parameter.name)) for parameter in operation.query}
@@ -125,16 +193,26 @@ def endpoint(
         if_match, caller = request.headers.get("if-match"), _caller(request)
         who, role = (None, None) if caller is None else (caller.name, caller.role)
         accept = ",".join(request.headers.getlist("accept"))
-        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who, accept, role)
+        call = Call(port, request.path_params, query, body, if_match, who, accept, role)
         if operation.watch is not None and watched:
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
+        if operation.versioned and answer.status < 400:
+            answer = replace(answer, headers={**answer.headers, "etag": port.system.control.state.tag})
         request.state.differences, request.state.renewal = answer.differences, answer.renewal
         return _response(answer)
 
     if not (operation.changes and recorded):
         return serve
+    audit = port.audit
     return audited(serve, operation.name, audit.registered if operation.role is Role.REGISTER else audit.ended)
+
+
+def forwarded(reply: Reply) -> Answer:
+    """Return the reply of one process as the answer."""
+    headers = {name: reply.headers[name] for name in ("location", "retry-after") if name in reply.headers}
+    media_type = "application/json" if reply.is_success else PROBLEM
+    return Answer(reply.content or None, HTTPStatus(reply.status_code), headers, media_type)
 
 
 async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
@@ -148,7 +226,7 @@ async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
         return _encoded((await operation.handle(call)).content)
 
     first = await read(replace(once, query={**once.query, "limit": limit}))
-    return EventStream(events_of(watch, first, partial(read, later), call.system), call.watchers)
+    return EventStream(events_of(watch, first, partial(read, later), call.system), call.port.watchers)
 
 
 def check_role(request: Request, operation: Operation) -> None:
@@ -157,7 +235,7 @@ def check_role(request: Request, operation: Operation) -> None:
     Raises:
         AdminError: 403, with the role that is needed.
     """
-    caller: AdminCaller | None = getattr(request.state, "caller", None)
+    caller = _caller(request)
     if caller is not None and not caller.role.includes(operation.role):
         needs = f"{operation.method} {request.url.path} needs a token with the role {operation.role}"
         detail = f"{needs}; the token {caller.name} has the role {caller.role}"

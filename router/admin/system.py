@@ -1,8 +1,9 @@
-"""The part of the running gateway that the admin API uses, as one protocol."""
+"""The part of the running gateway that the admin API uses: as a whole, and one of its processes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -10,8 +11,7 @@ from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
 from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
-from router.diagnosis.measured import WorkerMeasured
-from router.diagnosis.prefixes import SharedPrefix
+from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -19,6 +19,7 @@ from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
+from router.telemetry.logs import Level
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.operations import WorkerOutcome
 from router.workers.watcher import Watcher
@@ -36,11 +37,29 @@ class TakeoverState(StrEnum):
     DONE = "done"
 
 
-class AdminSystem(Protocol):
-    """The running gateway, seen by an operator. All calls happen on the gateway's event loop."""
+@dataclass(frozen=True, slots=True)
+class WorkerNow:
+    """One worker while a call waits for it. `quiet`: it has no request, and no process places one."""
+
+    state: str
+    reason: str
+    draining: bool
+    in_flight: int
+    quiet: bool
+
+
+class AdminView(Protocol):
+    """The running gateway, seen by an operator: one process, or the supervisor of several.
+
+    All calls happen on its event loop.
+    """
 
     @property
     def config(self) -> Config: ...
+
+    @property
+    def processes(self) -> int:
+        """The number of processes."""
 
     @property
     def control(self) -> Control:
@@ -49,6 +68,43 @@ class AdminSystem(Protocol):
     @property
     def discovery(self) -> Discovery | None:
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
+
+    @property
+    def replica(self) -> Replica | None:
+        """This gateway among those of its fleet; None without Redis."""
+
+    @property
+    def accepting(self) -> bool:
+        """The public port listens and no shutdown has begun."""
+
+    @property
+    def takeover_state(self) -> TakeoverState:
+        """How far this process has handed over to another."""
+
+    @property
+    def traffic(self) -> TrafficHistory: ...
+
+    async def now_at(self, worker_id: str) -> WorkerNow | None:
+        """Return a worker's state and requests; None if it has left."""
+
+    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+        """Carry out an operation on workers, all at once, and let every process follow what has changed there."""
+
+    async def serving(self, model: str) -> Collection[str]:
+        """Return the ids of the workers that serve `model`."""
+
+    async def diagnosis(self) -> Diagnosis | None:
+        """Return what hurts; None if no process answers."""
+
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""
+
+    async def log_from(self, level: Level) -> Sequence[int]:
+        """Log from another level on. Return the processes that did not answer."""
+
+
+class ProcessView(AdminView, Protocol):
+    """One process, which has requests and workers."""
 
     @property
     def fleet(self) -> Fleet:
@@ -71,25 +127,10 @@ class AdminSystem(Protocol):
         """How each model's prompts are rendered and tokenised."""
 
     @property
-    def replica(self) -> Replica | None:
-        """This gateway among those of its fleet; None without Redis."""
-
-    @property
-    def accepting(self) -> bool:
-        """The public port listens and no shutdown has begun."""
-
-    @property
-    def takeover_state(self) -> TakeoverState:
-        """How far this process has handed over to another."""
+    def measurements(self) -> Measurements: ...
 
     def in_flight(self) -> Mapping[str, int]:
         """Return requests at each worker, including those of a gateway that this one took over from."""
-
-    def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether a gateway that this one took over from also sends no requests to the worker.
-
-        Each kept connection of its clients may still bring one request.
-        """
 
     def limits(self) -> list[dict[str, Any]]:
         """Return the fill of each tenant's and key's limits now; see `RateAccount.statistics`."""
@@ -105,24 +146,3 @@ class AdminSystem(Protocol):
         Raises:
             RequestError: the error that the public port would answer.
         """
-
-    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
-        """Carry out an operation on workers, all at once, and let every process follow what has changed there."""
-
-    async def serving(self, model: str) -> Collection[str]:
-        """Return the ids of the workers that serve `model`."""
-
-    @property
-    def traffic(self) -> TrafficHistory: ...
-
-    def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
-        """Return what was measured of each candidate in the last one to two minutes."""
-
-    def hot_prefixes(self, most: int) -> list[SharedPrefix]:
-        """Return the shared prefixes that save the most prompt tokens, best first."""
-
-    async def diagnosis(self) -> Diagnosis | None:
-        """Return what hurts; None if no process answers."""
-
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""

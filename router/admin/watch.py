@@ -19,11 +19,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from backends.foreign_json import read_json
-from router.admin.http.parameters import TruthQuery
 from router.admin.http.problems import AdminError
-from router.admin.system import AdminSystem, TakeoverState
+from router.admin.system import AdminView, TakeoverState
 
-WATCH = TruthQuery("watch", "answer with a stream of server-sent events: the list, then what changes in it")
 MEDIA_TYPE = "text/event-stream"
 MOST_WATCHERS = 32
 """Streams of one port at the same time."""
@@ -140,7 +138,7 @@ Read = Callable[[], Awaitable[bytes]]
 """Return the list as JSON."""
 
 
-async def events_of(watch: Watch, first: bytes, read: Read, system: AdminSystem) -> AsyncIterator[bytes]:
+async def events_of(watch: Watch, first: bytes, read: Read, system: AdminView) -> AsyncIterator[bytes]:
     """Yield the list `first`, then what changes in it, until the gateway's service ends or the client is too slow."""
     known = Known(watch, read_json(first)[watch.entries])
     async for event in _until_slow(_changes(watch, first, known, read, system)):
@@ -158,7 +156,7 @@ async def _until_slow(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             return
 
 
-async def _changes(watch: Watch, first: bytes, known: Known, read: Read, system: AdminSystem) -> AsyncIterator[bytes]:
+async def _changes(watch: Watch, first: bytes, known: Known, read: Read, system: AdminView) -> AsyncIterator[bytes]:
     yield b"event: snapshot\ndata: " + first + b"\n\n"
     silent_since_s = time.monotonic()
     while (reason := await _wait(system)) is None:
@@ -181,13 +179,13 @@ async def _changes(watch: Watch, first: bytes, known: Known, read: Read, system:
     yield encode_event("end", {"reason": reason})
 
 
-async def _wait(system: AdminSystem) -> str | None:
+async def _wait(system: AdminView) -> str | None:
     """Wait for `INTERVAL_S`. Return a reason if the service ends."""
     await asyncio.sleep(INTERVAL_S)
     return _ending(system)
 
 
-def _ending(system: AdminSystem) -> str | None:
+def _ending(system: AdminView) -> str | None:
     if system.takeover_state is TakeoverState.DONE:
         return "another process has taken over; watch again on a new connection"
     return None if system.accepting else "a shutdown has begun"

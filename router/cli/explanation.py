@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from backends.foreign_json import read_json
-from router.admin.documents import (
+from router.admin.observe.explain import (
     CandidateView,
     ExplanationDocument,
     HandoverExplanation,

@@ -17,7 +17,6 @@ from router.residency.view import Ingest
 from router.workers.event_pump import EventPump
 from router.workers.event_replay import IDLE_S, EventReplay, ReplayOutcome
 from router.workers.event_sockets import LinkMonitor, configure
-from router.workers.watch_context import WatchMetrics
 
 MAX_QUEUED = 64
 """Batches that wait in this process. Further batches wait at the worker, whose limit is 100,000.

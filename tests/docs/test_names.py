@@ -6,7 +6,7 @@ import pytest
 
 from backends.clock.settings import SWITCH, clock_variables
 from backends.discovery.fields import FIELDS
-from router.admin.documents import Worker
+from router.admin.fleet.worker_documents import Worker
 from router.admin.openapi import OPENAPI_PATH
 from router.admin.table import OPERATIONS
 from router.config.schema import settings

@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from backends.worker import ConnectorFacts, WorkerFacts
-from router.admin.documents import (
+from router.admin.fleet.sources import with_source
+from router.admin.fleet.worker_documents import (
     CandidateDocument,
     Estimates,
     Events,
@@ -20,8 +21,7 @@ from router.admin.documents import (
     ServedModelDocument,
     Worker,
 )
-from router.admin.fleet.sources import with_source
-from router.admin.system import AdminSystem
+from router.admin.system import ProcessView
 from router.placement.fleet.endpoints import kv_report
 from router.placement.fleet.fleet import Candidate, FleetEndpoint
 from router.placement.handover.links import Link
@@ -31,7 +31,7 @@ Counters = dict[str, Any]
 LINKS_SHOWN: Final = 32
 
 
-def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
+def describe_workers(system: ProcessView, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
     """Return one document for each of `endpoints`."""
     describing = _Describing(system)
     return [with_source(system, describing.worker(endpoint)) for endpoint in endpoints]
@@ -40,7 +40,7 @@ def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) ->
 class _Describing:
     """The statistics of all parts, read once for several endpoints."""
 
-    def __init__(self, system: AdminSystem) -> None:
+    def __init__(self, system: ProcessView) -> None:
         self._system = system
         self._loads = _loads(system)
         self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
@@ -109,7 +109,7 @@ class _Describing:
         )
 
 
-def _links(system: AdminSystem) -> dict[Candidate, list[Link]]:
+def _links(system: ProcessView) -> dict[Candidate, list[Link]]:
     """Return the links to each candidate, slowest first."""
     found: dict[Candidate, list[Link]] = {}
     for link in sorted(system.dispatcher.links(system.now_s()), key=lambda link: link.tokens_per_s):
@@ -117,7 +117,7 @@ def _links(system: AdminSystem) -> dict[Candidate, list[Link]]:
     return found
 
 
-def _loads(system: AdminSystem) -> dict[str, Counters]:
+def _loads(system: ProcessView) -> dict[str, Counters]:
     """Return reserved load and learned speeds of each candidate, with the estimates for a new request."""
     loads: dict[str, Counters] = system.dispatcher.statistics()["workers"]
     now_s = system.now_s()

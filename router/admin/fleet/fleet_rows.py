@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from backends.vllm.histogram_bounds import ITL_S
 from policies.view import WorkerView
-from router.admin.documents import FleetOverview, FleetRow
-from router.admin.http.paging import page_of
-from router.admin.operations import Answer, Call
-from router.admin.system import AdminSystem
+from router.admin.documents import Shape
+from router.admin.http.paging import page_of, paged
+from router.admin.operations import Answer, Call, OverProcesses, read
+from router.admin.replies import Replies, documents_of
+from router.admin.system import ProcessView
 from router.admin.watch import Watch
 from router.diagnosis.measured import WorkerMeasured
 from router.placement.fleet.fleet import Candidate, FleetEndpoint
 from router.telemetry.histogram import quantile, total
 
-WATCHED = Watch("rows", "id")
 _NOTHING = WorkerMeasured()
 _MOST_MODELS = 3
 
 
-async def list_all(call: Call) -> Answer:
-    rows, cursor = page_of(rows_of(call.system), lambda row: row.id, call.query["limit"], call.query["cursor"])
-    return Answer(FleetOverview(rows=list(rows), next=cursor))
+class FleetRow(Shape):
+    """One candidate of the endpoint `worker` in short, for an overview.
+
+    `in_flight` counts the requests at the endpoint. `kv_usage` is the share of the KV cache that running requests hold,
+    as the worker last reported, and `idle_share` the share that idle context of ended turns holds. `cached_share` is
+    the share of prompt tokens found cached, `ttft_s` the mean time to first token and `gap_s` the median gap between
+    tokens: each of the last one to two minutes. `predicted_share` is the share of responses whose cached tokens were
+    predicted exactly. null: nothing to measure. `prompts` says how the prompts of up to three models become
+    token ids.
+    """
+
+    id: str
+    worker: str
+    name: str | None
+    state: str
+    reason: str
+    draining: bool
+    role: str
+    residency: str
+    view_reason: str
+    in_flight: int
+    queue_wait_s: float
+    kv_usage: float | None = None
+    idle_share: float | None = None
+    cached_share: float | None = None
+    predicted_share: float | None = None
+    ttft_s: float | None = None
+    gap_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    prompts: str = ""
 
 
-def rows_of(system: AdminSystem) -> list[FleetRow]:
+class FleetOverview(Shape):
+    """The candidates of one page, in the order in which they were added.
+
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    rows: list[FleetRow]
+    next: str | None = None
+
+
+def _page(call: Call, rows: list[FleetRow]) -> Answer:
+    page, cursor = page_of(rows, lambda row: row.id, call.query["limit"], call.query["cursor"])
+    return Answer(FleetOverview(rows=list(page), next=cursor))
+
+
+def _merged(call: Call, replies: Replies) -> Answer:
+    """Return the rows of the first process, with the requests of all, and what it does not know from the others."""
+    found: dict[str, FleetRow] = {}
+    for overview in documents_of(replies, FleetOverview).values():
+        for row in overview.rows:
+            first = found.setdefault(row.id, row)
+            if first is not row:
+                _add(first, row)
+    return _page(call, list(found.values()))
+
+
+@read(
+    "fleet",
+    FleetOverview,
+    query=paged(10_000, 10_000, "most candidates to return", watch=True),
+    watch=Watch("rows", "id"),
+    problems={410: "the candidate that the cursor names has left the fleet"},
+    processes=OverProcesses(_merged, lambda *_: {}),
+)
+async def list_fleet(call: Call) -> Answer:
+    """All candidates in short, for an overview that follows them."""
+    return _page(call, _rows(call.process))
+
+
+def _rows(system: ProcessView) -> list[FleetRow]:
     """Return one row for each candidate, and for each endpoint that no probe has reached so far."""
     views = {view.id: view for view in system.dispatcher.views(system.now_s())}
-    recent = system.recent_traffic()
+    recent = system.measurements.recent(system.now_s())
     in_flight = system.in_flight()
     rows: list[FleetRow] = []
     for endpoint in system.fleet.endpoints:
@@ -39,17 +103,6 @@ def rows_of(system: AdminSystem) -> list[FleetRow]:
             _row(system, one, views.get(one.id), recent.get(one.id, _NOTHING), requests) for one in endpoint.candidates
         ] or [_unknown(endpoint, requests)]
     return rows
-
-
-def merged(fleets: Iterable[list[FleetRow]]) -> list[FleetRow]:
-    """Return the rows of the first process, with the requests of all, and what it does not know from the others."""
-    found: dict[str, FleetRow] = {}
-    for rows in fleets:
-        for row in rows:
-            first = found.setdefault(row.id, row)
-            if first is not row:
-                _add(first, row)
-    return list(found.values())
 
 
 def _add(first: FleetRow, other: FleetRow) -> None:
@@ -77,7 +130,7 @@ def _unknown(endpoint: FleetEndpoint, in_flight: int) -> FleetRow:
 
 
 def _row(
-    system: AdminSystem, candidate: Candidate, view: WorkerView | None, recent: WorkerMeasured, in_flight: int
+    system: ProcessView, candidate: Candidate, view: WorkerView | None, recent: WorkerMeasured, in_flight: int
 ) -> FleetRow:
     endpoint, load = candidate.endpoint, system.dispatcher.worker_load(candidate)
     cache, accuracy, speed = system.residency.state(candidate.slot), load.accuracy, load.speed
@@ -99,7 +152,7 @@ def _row(
     )
 
 
-def _prompts(system: AdminSystem, endpoint: FleetEndpoint) -> str:
+def _prompts(system: ProcessView, endpoint: FleetEndpoint) -> str:
     cards = endpoint.facts.models if endpoint.facts is not None else ()
     models = [card.id for card in cards if card.parent is None][:_MOST_MODELS]
     return "; ".join(f"{model}: {system.identity.describe(model)}" for model in models)

@@ -5,13 +5,42 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from router.admin.documents import ReplicaDocument, ReplicasDocument
-from router.admin.operations import Answer, Call
+from router.admin.documents import Shape
+from router.admin.operations import Answer, Call, read
 from router.replicas.replica import Replica
 
 
-async def list_all(call: Call) -> Answer:
-    """Answer with the replicas that are heard, and those whose lease still lasts."""
+class ReplicaDocument(Shape):
+    """One gateway of the fleet. `silent_s` is the time since its last message; null if it has a lease only. Fields that
+    its lease tells are null until that is read.
+    """
+
+    id: str
+    name: str | None
+    version: str | None
+    processes: int | None
+    started_at: float | None
+    itself: bool
+    silent_s: float | None
+
+
+class ReplicasDocument(Shape):
+    """The gateways of the fleet. `fleet` is null without Redis.
+
+    `alone`: this gateway's own messages do not come back, so that it goes on with what it has; `problem` says why.
+    `lag_s` is the time that the last own message took.
+    """
+
+    fleet: str | None
+    alone: bool
+    problem: str | None
+    lag_s: float | None
+    replicas: list[ReplicaDocument]
+
+
+@read("replicas", ReplicasDocument)
+async def list_replicas(call: Call) -> Answer:
+    """The gateways of the fleet, and whether this one is alone."""
     replica = call.system.replica
     if replica is None:
         return Answer(ReplicasDocument(fleet=None, alone=False, problem=None, lag_s=None, replicas=[]))
@@ -32,12 +61,13 @@ def is_alone(call: Call) -> bool:
 
 
 def _listed(replica: Replica, now_s: float) -> list[ReplicaDocument]:
+    """Return the replicas that are heard, and those whose lease still lasts."""
     heard = replica.channel.senders.replicas
-    registered = {one.id: one for one in replica.registered} | {replica.id: replica.own}
+    registered: dict[str, Any] = {one.id: one for one in replica.registered} | {replica.id: replica.own}
     return [
-        _document(
-            one,
-            registered.get(one),
+        ReplicaDocument(
+            id=one,
+            **{name: getattr(registered.get(one), name, None) for name in _OF_LEASE},
             itself=one == replica.id,
             silent_s=0.0 if one == replica.id else now_s - heard[one].heard_s if one in heard else None,
         )
@@ -45,13 +75,4 @@ def _listed(replica: Replica, now_s: float) -> list[ReplicaDocument]:
     ]
 
 
-def _document(one: str, known: Any, *, itself: bool, silent_s: float | None) -> ReplicaDocument:
-    return ReplicaDocument(
-        id=one,
-        name=known.name if known is not None else None,
-        version=known.version if known is not None else None,
-        processes=known.processes if known is not None else None,
-        started_at=known.started_at if known is not None else None,
-        itself=itself,
-        silent_s=silent_s,
-    )
+_OF_LEASE = ("name", "version", "processes", "started_at")

@@ -2,26 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from backends.vllm.operations import OperationName, WorkerOperation
 from router.admin import changes
-from router.admin.documents import LoraAdapter, LoraName, SelectedOperation, WorkerResult, WorkerResults
-from router.admin.http.parameters import Query
+from router.admin.documents import Body, Shape
+from router.admin.http.parameters import Query, TruthQuery
 from router.admin.http.problems import AdminError, invalid, not_found
-from router.admin.operations import Answer, Call
+from router.admin.operations import Answer, Call, Operation, operation
 from router.config.model import WorkerConfig
 from router.control.state import edits
+from router.security.token import Role
 from router.workers.operations import WorkerOutcome
 
 SETTING = "worker_operations"
-WAIT_S = Query("wait_s", 60, 3_600, "longest wait for requests that run on the worker, in seconds")
+_NOT_ALLOWED = (
+    "the Host or Origin header is not allowed, the token's role is too low, or the setting worker_operations does not "
+    "have the operation"
+)
+_PROBLEMS = {
+    403: _NOT_ALLOWED,
+    404: "no such worker",
+    409: "the worker refused; detail says why",
+    502: "the worker gave no answer, and may have done it",
+}
+_DRY_RUN = TruthQuery("dry_run", "answer with the workers that would be asked, and ask none")
+_WAIT_S = Query("wait_s", 60, 3_600, "longest wait for requests that run on the worker, in seconds")
 
 
-def one(name: OperationName) -> Callable[[Call], Awaitable[Answer]]:
-    """Return the handler of an operation on the worker that the path names."""
+class LoraName(Body):
+    """A LoRA adapter by the name under which it is served."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class LoraAdapter(Body):
+    """A LoRA adapter to load: the name under which it is served, and its folder on the worker's host."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+
+
+class SelectedOperation(Body):
+    """An operation on all workers that serve `model`, and have all of `labels`, and the role `role`; or on `all`.
+
+    `lora_name` and `lora_path` are for adapters; the path is one on the workers' hosts. A pause waits up to `wait_s`
+    for the requests that run on a worker.
+    """
+
+    operation: OperationName
+    model: str | None = None
+    labels: dict[str, str] | None = None
+    role: str | None = None
+    all: bool = False
+    lora_name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    wait_s: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
+
+
+class WorkerResult(Shape):
+    """What became of an operation on one worker. `detail` says why it is not done.
+
+    `outcome` is done, refused, unknown (the worker gave no answer, and may have done it) or dry_run.
+    """
+
+    worker: str
+    outcome: Literal["done", "refused", "unknown", "dry_run"]
+    name: str | None = None
+    detail: str | None = None
+
+
+class WorkerResults(Shape):
+    """The result of an operation on each worker, in the order in which they were added."""
+
+    operation: OperationName
+    results: list[WorkerResult]
+
+
+def _one(name: OperationName, operation_name: str, summary: str, role: Role, takes: Any = None) -> Operation:
+    """Return the operation on the worker that the path names."""
 
     async def handle(call: Call) -> Answer:
         wanted = _of_body(name, call)
@@ -35,11 +99,55 @@ def one(name: OperationName) -> Callable[[Call], Awaitable[Answer]]:
             raise AdminError(HTTPStatus.BAD_GATEWAY, "worker_silent", f"{worker}: {result.detail}")
         return Answer(result)
 
-    return handle
+    return Operation(
+        "POST",
+        f"/admin/v1/workers/{{id}}/{name}",
+        operation_name,
+        summary,
+        handle,
+        role=role,
+        takes=takes,
+        gives=WorkerResult,
+        query=(_WAIT_S, _DRY_RUN) if name == "pause" else (_DRY_RUN,),
+        problems=_PROBLEMS if takes is not None else {**_PROBLEMS, 422: "a value is not valid"},
+    )
 
 
-async def selected(call: Call) -> Answer:
-    """Carry out one operation on every worker that the body selects. The status is 207 unless all have done it."""
+WORKER_OPERATIONS = (
+    _one(
+        "pause",
+        "pause_worker",
+        "Send a worker no new requests, wait for those that run there, and pause it. Maintenance is on afterwards.",
+        Role.OPERATE,
+    ),
+    _one("resume", "resume_worker", "Resume a paused worker and end its maintenance.", Role.OPERATE),
+    _one(
+        "reset-prefix-cache", "reset_prefix_cache", "Empty the prefix cache of a worker. It must be idle.", Role.ADMIN
+    ),
+    _one(
+        "load-lora",
+        "load_lora",
+        "Load a LoRA adapter from a folder on the worker's host, and serve it as a model.",
+        Role.ADMIN,
+        LoraAdapter,
+    ),
+    _one("unload-lora", "unload_lora", "Stop serving a LoRA adapter.", Role.ADMIN, LoraName),
+)
+"""Each on one worker."""
+
+
+@operation(
+    "POST",
+    "/admin/v1/worker-operations",
+    role=Role.ADMIN,
+    takes=SelectedOperation,
+    gives=WorkerResults,
+    further=(HTTPStatus.MULTI_STATUS,),
+    query=(_DRY_RUN,),
+    problems={403: _NOT_ALLOWED, 404: "no worker is selected"},
+)
+async def operate_workers(call: Call) -> Answer:
+    """One operation on all workers of a model, with labels or of a role. 207: some have not done it."""
     body: SelectedOperation = call.body
     wanted = WorkerOperation(
         operation=body.operation, lora_name=body.lora_name or "", lora_path=body.lora_path or "", wait_s=body.wait_s
@@ -62,7 +170,7 @@ def _of_body(name: OperationName, call: Call) -> WorkerOperation:
     elif isinstance(body, LoraName):
         wanted = WorkerOperation(operation=name, lora_name=body.name)
     else:
-        wanted = WorkerOperation(operation=name, wait_s=call.query.get(WAIT_S.name, WAIT_S.default))
+        wanted = WorkerOperation(operation=name, wait_s=call.query.get(_WAIT_S.name, _WAIT_S.default))
     _check(call, wanted)
     return wanted
 

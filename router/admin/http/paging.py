@@ -13,12 +13,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from backends.foreign_json import read_json
-from router.admin.http.parameters import TextQuery
+from router.admin.http.parameters import Parameter, Query, TextQuery, TruthQuery
 from router.admin.http.problems import AdminError, invalid
 
 CURSOR = TextQuery("cursor", "`next` of the page before this one")
+WATCH = TruthQuery("watch", "answer with a stream of server-sent events: the list, then what changes in it")
 
 _One = TypeVar("_One")
+
+
+def paged(default: int, most: int, summary: str, *further: Parameter, watch: bool = False) -> tuple[Parameter, ...]:
+    """Return the query parameters of a list: the `limit` of a page, its cursor, `further` ones, and watch."""
+    return Query("limit", default, most, summary), CURSOR, *further, *((WATCH,) if watch else ())
 
 
 def encode_cursor(place: Any) -> str:

@@ -1,4 +1,8 @@
-"""The decision log, and the decision that a request would get now."""
+"""Pages of the decision log, newest first.
+
+Decisions of several processes are in one order: by time, then by process, then by their order in the process. The
+monotonic clock of a host is the same in all its processes.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +13,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backends.foreign_json import read_json
-from backends.vllm.handover.answer_apis import ANSWER_APIS
-from backends.vllm.handover.connectors import CONNECTORS
-from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.request_body import split
-from policies.handover_terms import TERMS
-from policies.registry import terms_of
 from policies.view import WorkerId
-from router.admin.documents import (
-    CandidateView,
-    DecisionDocument,
-    ExplanationDocument,
-    HandoverAlone,
-    HandoverExplanation,
-    HandoverPair,
-    PassedOverModel,
-    Question,
-)
-from router.admin.http.paging import decode_cursor, encode_cursor
+from router.admin.documents import Shape
+from router.admin.http.paging import decode_cursor, encode_cursor, paged
 from router.admin.http.parameters import TextQuery
-from router.admin.http.problems import invalid
-from router.admin.operations import Answer, Call
-from router.admin.system import AdminSystem
+from router.admin.observe.explain import CandidateView, name_candidates
+from router.admin.operations import Answer, Call, OverProcesses, read
+from router.admin.replies import Replies, documents_of
 from router.admin.watch import Watch
-from router.gateway.flow.handover.kv_plans import may_be_shared
-from router.gateway.preview import PreviewedRequest
-from router.placement.decision_log.decisions import DecisionRecord, Explanation
-from router.placement.dispatcher import Dispatcher
+from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.fleet import Fleet
-from router.placement.handover.explained import ExplainedPair
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
@@ -48,17 +32,76 @@ FILTERS = (
     TextQuery("policy", "only decisions of this policy"),
     TextQuery("outcome", "only attempts with this outcome", ("running", "finished", "cancelled", "failed")),
 )
-CANDIDATES = TextQuery("candidates", "candidates that each decision lists; default: all", ("all", "chosen"))
-WATCHED = Watch(
-    "decisions", "cursor", frozenset({"at", "age_s"}), newest_first=True, most=100, query={"candidates": "chosen"}
-)
+_CANDIDATES = TextQuery("candidates", "candidates that each decision lists; default: all", ("all", "chosen"))
 READ_AT_MOST = 10_000
 """Decisions that one call reads in one process."""
 LISTED_AT_MOST = 32_768
 """Candidates in one page, about 16 MB of JSON."""
-_WHOLE = "two workers cannot share this request"
+_AFTER_ALL = 2**62
+"""A ticket id that is greater than all others."""
 _AT_ONCE = 500
 """Decisions that are filtered between two turns of the event loop."""
+
+
+class HandoverLegDocument(Shape):
+    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part.
+
+    All parts of one handover have the same `plan`, with a prefill that was repeated on another worker.
+    """
+
+    leg: str
+    plan: int
+    with_worker: str
+
+
+class DecisionDocument(Shape):
+    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
+
+    `waited_s` is the time from arrival to this attempt. It is short unless the policy held the request or an attempt
+    failed. `residency` says how far `predicted_cached_tokens` can be trusted. It is approximate if only the text of the
+    prompt was known. `difference` is the reason why the worker reported another number (pending, or a reason of
+    `PredictedCached`), or null. `process` is the number of the process that decided. The first decisions of a page
+    have all `candidates`, up to 32,768 in all, and the others only the chosen one; so have those that are older than
+    the candidates in memory (`decisions_kept`). `cursor` is the place of the decision in the log: a page with it starts
+    at the decision before. `worker_name` is the worker's name now, if it has one. `handover` is null unless the attempt
+    is a part of a KV handover.
+    """
+
+    cursor: str
+    at: str
+    age_s: float
+    request_id: str
+    model: str | None
+    prompt_tokens: int
+    prompt_tokens_exact: bool
+    waited_s: float
+    attempt: int
+    route: str
+    policy: str
+    worker: str
+    reason: str
+    residency: str
+    predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None
+    difference: str | None
+    ttft_s: float | None
+    duration_s: float | None
+    outcome: str
+    candidates: list[CandidateView]
+    worker_name: str | None = None
+    process: int = 0
+    handover: HandoverLegDocument | None = None
+
+
+class Decisions(Shape):
+    """The decisions of one page, newest first.
+
+    `next` is the `cursor` of the following page, or null. With filters a page may be short, or empty, although more
+    follow: one call reads at most 10,000 decisions of each process.
+    """
+
+    decisions: list[DecisionDocument]
+    next: str | None = None
 
 
 class LogPlace(NamedTuple):
@@ -82,13 +125,68 @@ class LogPlace(NamedTuple):
         return None if cursor is None else cls(*decode_cursor(cursor, tuple[float, int, int]))
 
 
-async def latest(call: Call) -> Answer:
-    """Answer with a page of the decision log, newest first."""
+def _query_of(call: Call, process: int) -> dict[str, Any]:
+    """Return the query by which `process` lists its decisions before the cursor."""
+    place = LogPlace.of_cursor(call.query["cursor"])
+    if place is None or process == place.process:
+        return dict(call.query)
+    before = place._replace(ticket_id=_AFTER_ALL if process < place.process else 0)
+    return {**call.query, "cursor": before.cursor}
+
+
+def _merged(call: Call, replies: Replies) -> Answer:
+    """Return the latest decisions of all pages as one page.
+
+    A process with a `next` has not read its older decisions. Decisions older than that place wait for the next page.
+    """
+    logs = documents_of(replies, dict[str, Any])
+    unread = [place for number, log in logs.items() if (place := _in_process(log["next"], number)) is not None]
+    newest_unread = max(unread, default=None)
+    merged = sorted(
+        ((place, number, decision) for number, log in logs.items() for place, decision in _placed(log, number)),
+        key=lambda entry: entry[0],
+        reverse=True,
+    )
+    ready = [entry for entry in merged if newest_unread is None or entry[0] >= newest_unread]
+    page = ready[: call.query["limit"]]
+    last = page[-1][0] if len(page) < len(ready) else newest_unread
+    decisions = [{**decision, "process": number, "cursor": place.cursor} for place, number, decision in page]
+    return Answer({"decisions": decisions, "next": None if last is None else last.cursor})
+
+
+def _placed(log: Mapping[str, Any], process: int) -> list[tuple[LogPlace, Any]]:
+    placed = [(_in_process(decision["cursor"], process), decision) for decision in log["decisions"]]
+    return [(place, decision) for place, decision in placed if place is not None]
+
+
+def _in_process(cursor: str | None, process: int) -> LogPlace | None:
+    place = LogPlace.of_cursor(cursor)
+    return None if place is None else place._replace(process=process)
+
+
+@read(
+    "decisions",
+    Decisions,
+    query=paged(
+        100,
+        10_000,
+        "most decisions to return; decisions_kept bounds how many there are",
+        *FILTERS,
+        _CANDIDATES,
+        watch=True,
+    ),
+    watch=Watch(
+        "decisions", "cursor", frozenset({"at", "age_s"}), newest_first=True, most=100, query={"candidates": "chosen"}
+    ),
+    processes=OverProcesses(_merged, _query_of),
+)
+async def list_decisions(call: Call) -> Answer:
+    """The latest decisions with their reasons and outcomes, newest first."""
     place = LogPlace.of_cursor(call.query["cursor"])
     before = None if place is None else (place.at_s, place.ticket_id)
-    records = call.system.dispatcher.decisions(READ_AT_MOST + 1, before)
-    found, read = await _find(records[:READ_AT_MOST], _filter(call.query, call.system.fleet), call.query["limit"])
-    return await _page(call, found, _place(records[read - 1]).cursor if read < len(records) else None)
+    records = call.process.dispatcher.decisions(READ_AT_MOST + 1, before)
+    found, seen = await _find(records[:READ_AT_MOST], _filter(call.query, call.process.fleet), call.query["limit"])
+    return await _page(call, found, _place(records[seen - 1]).cursor if seen < len(records) else None)
 
 
 async def _find(
@@ -107,13 +205,13 @@ async def _find(
 
 
 async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> Answer:
-    clock = _Clock(call.system.now_s(), datetime.now(UTC))
+    clock = _Clock(call.process.now_s(), datetime.now(UTC))
     encoded, listed, chosen_only = [], 0, call.query["candidates"] == "chosen"
     for record in found:
         document = clock.document(record, chosen_only=chosen_only or listed >= LISTED_AT_MOST)
         listed += len(document.candidates)
-        _name(document.candidates, call.system.fleet)
-        document.worker_name = call.system.fleet.name_of(document.worker)
+        name_candidates(document.candidates, call.process.fleet)
+        document.worker_name = call.process.fleet.name_of(document.worker)
         encoded.append(msgspec.json.encode(document))
         # Streams run on this event loop too, and a long log of a large fleet must not delay them.
         await asyncio.sleep(0)
@@ -156,85 +254,3 @@ class _Clock(NamedTuple):
         at = (self.wall - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
         fields = record.to_builtins(chosen_only=chosen_only)
         return msgspec.convert({**fields, "cursor": _place(record).cursor, "at": at, "age_s": age_s}, DecisionDocument)
-
-
-async def explain(call: Call) -> Answer:
-    """Answer with the dispatcher's decision, which may be about a fallback. Nothing is sent and nothing is reserved."""
-    question: Question = call.body
-    if not question.path.startswith("/"):
-        raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
-    headers, body = {name.lower(): value for name, value in question.headers.items()}, _bytes(question.body)
-    previewed = await call.system.request_of(question.path, headers, body, question.key)
-    dispatcher, now_s = call.system.dispatcher, call.system.now_s()
-    explanation, passed_over = _explained(dispatcher, previewed, now_s)
-    terms = terms_of(dispatcher.spec_of(previewed.request.policy))
-    document = msgspec.convert({**explanation.to_builtins(), "terms": terms}, ExplanationDocument)
-    document.passed_over = list(map(_passed_over, passed_over))
-    _name(document.candidates, call.system.fleet)
-    document.choice_name = None if document.choice is None else call.system.fleet.name_of(document.choice)
-    if call.system.config.handover.connector is not None:
-        document.handover = _handover(call.system, previewed, headers, now_s)
-    return Answer(document)
-
-
-def _handover(
-    system: AdminSystem, previewed: PreviewedRequest, headers: Mapping[str, str], now_s: float
-) -> HandoverExplanation:
-    """Return whether two workers would share the request."""
-    assert system.config.handover.connector is not None
-    connector, request, body = CONNECTORS[system.config.handover.connector], previewed.request, previewed.body
-    fields = {name.encode(): value.encode() for name, value in headers.items()}
-    if not may_be_shared(request, fields, body):
-        return HandoverExplanation(pays=False, reason=_WHOLE)
-    try:
-        split(body, ANSWER_APIS[request.path], connector)
-    except HandoverError as error:
-        return HandoverExplanation(pays=False, reason=f"{_WHOLE}: {error}")
-    found = system.dispatcher.explain_handover(request, now_s)
-    return HandoverExplanation(
-        pays=found.pays,
-        reason=found.reason,
-        pairs=[_pair(one) for one in found.pairs],
-        alone=[HandoverAlone(worker=one.worker, cost_s=one.cost_s, terms=dict(one.terms)) for one in found.alone],
-        terms=dict(TERMS),
-    )
-
-
-def _pair(pair: ExplainedPair) -> HandoverPair:
-    return HandoverPair(prefill=pair.prefill, decode=pair.decode, cost_s=pair.cost_s, terms=dict(pair.terms))
-
-
-def _explained(
-    dispatcher: Dispatcher, previewed: PreviewedRequest, now_s: float
-) -> tuple[Explanation, list[Explanation]]:
-    """Return the decision about the request, or about the first fallback that has a worker if its model has none.
-
-    The list has those about the other models that were tried.
-    """
-    own = dispatcher.explain(previewed.request, now_s)
-    without_worker: list[Explanation] = []
-    for other in previewed.fallbacks if own.lacks_worker else ():
-        fallback = dispatcher.explain(other, now_s)
-        if fallback.choice is not None:
-            return fallback, [own, *without_worker]
-        without_worker.append(fallback)
-    return own, without_worker
-
-
-def _passed_over(explanation: Explanation) -> PassedOverModel:
-    excluded = {str(worker): reason for worker, reason in explanation.excluded.items()}
-    return PassedOverModel(model=explanation.request.model, reason=explanation.reason, excluded=excluded)
-
-
-def _name(candidates: Sequence[CandidateView], fleet: Fleet) -> None:
-    for candidate in candidates:
-        candidate.name = fleet.name_of(candidate.worker)
-
-
-def _bytes(body: msgspec.Raw) -> bytes:
-    """Return the request's bytes as written; a JSON string holds them as text."""
-    raw = bytes(body)
-    if not raw.lstrip().startswith(b'"'):
-        return raw
-    text: str = read_json(raw, str)
-    return text.encode()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from router.admin.http.problems import no_process
-from router.admin.operations import Answer, Call
-from router.admin.system import AdminSystem
+from router.admin.operations import Answer, Call, read
+from router.admin.system import AdminView
+from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.diagnoser import Inputs
 from router.diagnosis.facts import Facts
 from router.diagnosis.in_force import in_force
@@ -14,15 +15,16 @@ from router.diagnosis.measured import Measured
 from router.telemetry.snapshot import Snapshot
 
 
-async def show(call: Call) -> Answer:
-    """Answer with the diagnosis of the last `diagnosis.window_s`."""
+@read("diagnosis", Diagnosis)
+async def diagnose(call: Call) -> Answer:
+    """What hurts, and what to try: findings with evidence, from the gateway's own measurements."""
     found = await call.system.diagnosis()
     if found is None:
         raise no_process()
     return Answer(found)
 
 
-def inputs_of(system: AdminSystem, metrics: Snapshot, measured: Measured, facts: Facts) -> Inputs:
+def inputs_of(system: AdminView, metrics: Snapshot, measured: Measured, facts: Facts) -> Inputs:
     """Return what the diagnosis of all processes is made from."""
     known = msgspec.structs.replace(facts, reasons={**facts.reasons, **_reasons(system)})
     policy = system.control.state.settings.policy
@@ -30,7 +32,7 @@ def inputs_of(system: AdminSystem, metrics: Snapshot, measured: Measured, facts:
     return Inputs(metrics, measured, known, in_force(system.config, policy, known), system.config.diagnosis, others)
 
 
-def _reasons(system: AdminSystem) -> dict[str, str]:
+def _reasons(system: AdminView) -> dict[str, str]:
     reasons = {} if system.control.unsaved is None else {"state": system.control.unsaved}
     if system.replica is not None:
         said = {"redis": system.replica.line.problem, "replicas": "; ".join(system.replica.apart())}

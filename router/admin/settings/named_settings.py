@@ -1,221 +1,142 @@
-"""List, show, set and remove entries of settings by name: the same five operations for each kind."""
+"""Entries of settings by name: the same five operations for each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from router.admin import changes, documents
-from router.admin.http.paging import CURSOR, page_of
-from router.admin.http.parameters import Query
+from router.admin import changes
+from router.admin.documents import Shape, merge_patch_of
+from router.admin.http.paging import page_of, paged
 from router.admin.http.problems import AdminError, not_found
-from router.admin.operations import Answer, Call, Operation
-from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
+from router.admin.operations import Answer, Call, Operation, change, read
+from router.config.model import ModelConfig, RateLimitsConfig, SloConfig, TenantConfig
 from router.control import named_settings
 from router.control.change import ChangeOutcome
-from router.control.named_settings import Entries, NamedSettings, NameUnknownError
+from router.control.named_settings import NamedSettings, NameUnknownError
 from router.control.state.edits import Edit
-from router.security.token import Role
 
-_INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}
+_Kind: TypeAlias = type[Any]
+
+_PATCH = """A merge patch (RFC 7396) of {}'s settings: what it leaves out stays, and null takes a setting back to its
+    default."""
+SloChange = merge_patch_of(SloConfig, "SloChange", "A merge patch of `slo`. Null removes a target.")
+ModelChange = merge_patch_of(ModelConfig, "ModelChange", _PATCH.format("a model"), slo=SloChange)
+TenantChange = merge_patch_of(TenantConfig, "TenantChange", _PATCH.format("a tenant"))
+RateLimitsChange = merge_patch_of(
+    RateLimitsConfig,
+    "RateLimitsChange",
+    "A merge patch (RFC 7396) of the limits of a tenant or key: what it leaves out stays, and null removes a limit.",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedResource:
-    """Settings by name as a resource of the API, at `path` below /admin/v1. Its operations are named by `noun`.
+class Models(Shape):
+    """The settings of models by name. Their fields are those of the setting `models`.
 
-    `about` is an entry in words. `gives` is the document of a page and `takes` that of all entries; both have them in
-    the field `field`.
+    `next` is the `cursor` of the following page, or null.
     """
 
-    settings: NamedSettings
-    path: str
-    noun: str
-    about: str
-    field: str
-    entry: type[Any]
-    patch: type[Any]
-    gives: type[Any]
-    takes: type[Any]
+    models: dict[str, ModelConfig]
+    next: str | None = None
 
-    async def page(self, call: Call) -> Answer:
-        entries = self._entries(call)
-        names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
-        return changes.versioned(call, Answer(self._document({name: entries[name] for name in names}, cursor)))
 
-    async def show(self, call: Call) -> Answer:
-        entry = self._entries(call).get(call.path["name"])
-        if entry is None:
-            raise self._unknown(call)
-        return changes.versioned(call, Answer(entry))
+class Tenants(Shape):
+    """Tenants by name. Their fields are those of the setting `tenants`.
 
-    async def set_all(self, call: Call) -> Answer:
-        entries: Entries = getattr(call.body, self.field)
-        outcome = await changes.make(call, self.settings.set_all(entries), f"set every {self.settings.one}")
-        return _answer(call, outcome, Answer(self._document(entries, None)))
+    `next` is the `cursor` of the following page, or null.
+    """
 
-    async def set_one(self, call: Call) -> Answer:
-        """Add an entry, or replace the one of that name."""
-        name = call.path["name"]
-        outcome = await changes.make(call, self.settings.set_one(name, call.body), f"set {self.settings.one} {name}")
-        return _answer(call, outcome, Answer(call.body))
+    tenants: dict[str, TenantConfig]
+    next: str | None = None
 
-    async def change(self, call: Call) -> Answer:
-        edit = self.settings.change(call.path["name"], msgspec.to_builtins(call.body))
-        outcome = await self._known(call, edit, "changed")
-        return _answer(call, outcome, await self.show(call))
 
-    async def remove(self, call: Call) -> Answer:
-        outcome = await self._known(call, self.settings.remove(call.path["name"]), "removed")
-        return _answer(call, outcome, Answer(None, HTTPStatus.NO_CONTENT))
+class NamedLimits(Shape):
+    """Limits of tenants or keys by name. Their fields are those of the setting `limits.tenants`.
 
-    async def _known(self, call: Call, edit: Edit, did: str) -> ChangeOutcome:
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    limits: dict[str, RateLimitsConfig]
+    next: str | None = None
+
+
+def _operations_of(
+    settings: NamedSettings, path: str, noun: str, about: str, entry: _Kind, patch: _Kind, gives: _Kind
+) -> tuple[Operation, ...]:
+    """Return the operations of one kind of settings, at `path` below /admin/v1. A name may have slashes in it.
+
+    Their names end in `noun`, and `about` is an entry in words. `gives` is the document of a page; its first field has
+    the entries.
+    """
+    each, missing = f"{path}/{{name:path}}", {404: "there is no entry with that name"}
+    title, field = f"{about[0].upper()}{about[1:]}", gives.__struct_fields__[0]
+
+    def unknown(call: Call) -> AdminError:
+        return not_found(f"{settings.one} {call.path['name']!r}", f"GET /admin/v1/{path} lists all")
+
+    async def known(call: Call, edit: Edit, did: str) -> ChangeOutcome:
         """Change an entry that must exist."""
         try:
-            return await changes.make(call, edit, f"{did} {self.settings.one} {call.path['name']}")
+            return await changes.make(call, edit, f"{did} {settings.one} {call.path['name']}")
         except NameUnknownError:
-            raise self._unknown(call) from None
+            raise unknown(call) from None
 
-    def _entries(self, call: Call) -> Entries:
-        return self.settings.of(call.system.control.state.settings)
-
-    def _document(self, entries: Entries, cursor: str | None) -> Any:
-        return self.gives(**{self.field: dict(entries), "next": cursor})
-
-    def _unknown(self, call: Call) -> AdminError:
-        return not_found(f"{self.settings.one} {call.path['name']!r}", f"GET /admin/v1/{self.path} lists all")
-
-
-MODELS = NamedResource(
-    named_settings.MODELS,
-    "models",
-    "model",
-    "the settings of a model",
-    "models",
-    ModelConfig,
-    documents.ModelChange,
-    documents.Models,
-    documents.NewModels,
-)
-
-TENANTS = NamedResource(
-    named_settings.TENANTS,
-    "tenants",
-    "tenant",
-    "the keys, quotas and trust of a tenant",
-    "tenants",
-    TenantConfig,
-    documents.TenantChange,
-    documents.Tenants,
-    documents.NewTenants,
-)
-TENANT_LIMITS = NamedResource(
-    named_settings.TENANT_LIMITS,
-    "limits/tenants",
-    "tenant_limit",
-    "the limits of a tenant",
-    "limits",
-    RateLimitsConfig,
-    documents.RateLimitsChange,
-    documents.NamedLimits,
-    documents.NewNamedLimits,
-)
-KEY_LIMITS = NamedResource(
-    named_settings.KEY_LIMITS,
-    "limits/keys",
-    "key_limit",
-    "the limits of an API key",
-    "limits",
-    RateLimitsConfig,
-    documents.RateLimitsChange,
-    documents.NamedLimits,
-    documents.NewNamedLimits,
-)
-
-
-def operations_of(resource: NamedResource) -> Iterator[Operation]:
-    """Yield the operations of one kind of settings. A name may have slashes in it."""
-    noun, about, every = resource.noun, resource.about, f"/admin/v1/{resource.path}"
-    each, missing = f"{every}/{{name:path}}", {404: "there is no entry with that name"}
-    yield Operation(
-        "GET",
-        every,
-        f"list_{noun}s",
-        f"{about[0].upper()}{about[1:]}, for every name.",
-        resource.page,
-        gives=resource.gives,
-        query=(Query("limit", 10_000, 10_000, "most entries to return"), CURSOR),
-        problems={
-            410: "the entry that the cursor names was removed",
-            422: "a query parameter has a value that is not valid",
-        },
-    )
-    yield _change(
-        "PUT",
-        every,
-        f"set_{noun}s",
-        f"Replace {about}, for all names at once.",
-        resource.set_all,
-        takes=resource.takes,
-        gives=resource.gives,
-    )
-    summary = f"{about[0].upper()}{about[1:]}."
-    yield Operation("GET", each, f"get_{noun}", summary, resource.show, gives=resource.entry, problems=missing)
-    yield _change(
-        "PUT",
-        each,
-        f"put_{noun}",
-        f"Set {about}, from the next request on.",
-        resource.set_one,
-        takes=resource.entry,
-        gives=resource.entry,
-    )
-    yield _change(
-        "PATCH",
-        each,
-        f"change_{noun}",
-        f"Change {about} in part, by a merge patch.",
-        resource.change,
-        takes=resource.patch,
-        gives=resource.entry,
-        problems={**missing, **_INVALID},
-    )
-    yield _change(
-        "DELETE",
-        each,
-        f"remove_{noun}",
-        f"Remove {about}.",
-        resource.remove,
-        status=HTTPStatus.NO_CONTENT,
-        problems={**missing, 422: "the other settings are not valid without it"},
-    )
-
-
-def _change(
-    method: str, path: str, name: str, summary: str, handle: Callable[[Call], Awaitable[Answer]], **more: Any
-) -> Operation:
-    return Operation(
-        method,
+    @read(
         path,
-        name,
-        summary,
-        handle,
-        role=Role.ADMIN,
-        query=(changes.DRY_RUN,),
-        changes_state=True,
-        **{"problems": _INVALID, **more},
+        gives,
+        name=f"list_{noun}s",
+        summary=f"{title}, for every name.",
+        query=paged(10_000, 10_000, "most entries to return"),
+        problems={410: "the entry that the cursor names was removed"},
+        versioned=True,
     )
+    async def page(call: Call) -> Answer:
+        entries = settings.of(call.system.control.state.settings)
+        names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
+        return Answer(gives(**{field: {name: entries[name] for name in names}, "next": cursor}))
+
+    @read(each, entry, name=f"get_{noun}", summary=f"{title}.", problems=missing, versioned=True)
+    async def show(call: Call) -> Answer:
+        found = settings.of(call.system.control.state.settings).get(call.path["name"])
+        if found is None:
+            raise unknown(call)
+        return Answer(found)
+
+    summary = f"Set {about}, from the next request on."
+
+    @change("PUT", each, name=f"put_{noun}", summary=summary, takes=entry, gives=entry)
+    async def put(call: Call) -> Answer:
+        name = call.path["name"]
+        outcome = await changes.make(call, settings.set_one(name, call.body), f"set {settings.one} {name}")
+        return await changes.answered(call, outcome, show, call.path)
+
+    summary = f"Change {about} in part, by a merge patch."
+
+    @change("PATCH", each, name=f"change_{noun}", summary=summary, takes=patch, gives=entry, problems=missing)
+    async def change_one(call: Call) -> Answer:
+        edit = settings.change(call.path["name"], msgspec.to_builtins(call.body))
+        return await changes.answered(call, await known(call, edit, "changed"), show, call.path)
+
+    problems = {**missing, 422: "the other settings are not valid without it"}
+
+    @change("DELETE", each, name=f"remove_{noun}", summary=f"Remove {about}.", problems=problems)
+    async def remove(call: Call) -> Answer:
+        return await changes.answered(call, await known(call, settings.remove(call.path["name"]), "removed"))
+
+    return page, show, put, change_one, remove
 
 
-def _answer(call: Call, outcome: ChangeOutcome, answer: Answer) -> Answer:
-    return changes.dry(outcome) if call.dry_run else changes.done(outcome, answer)
-
-
-NAMED_OPERATIONS = tuple(
-    operation for each in (MODELS, TENANTS, TENANT_LIMITS, KEY_LIMITS) for operation in operations_of(each)
+_LIMITS = (RateLimitsConfig, RateLimitsChange, NamedLimits)
+NAMED_OPERATIONS = (
+    *_operations_of(
+        named_settings.MODELS, "models", "model", "the settings of a model", ModelConfig, ModelChange, Models
+    ),
+    *_operations_of(
+        *(named_settings.TENANTS, "tenants", "tenant", "the keys, quotas and trust of a tenant"),
+        *(TenantConfig, TenantChange, Tenants),
+    ),
+    *_operations_of(named_settings.TENANT_LIMITS, "limits/tenants", "tenant_limit", "the limits of a tenant", *_LIMITS),
+    *_operations_of(named_settings.KEY_LIMITS, "limits/keys", "key_limit", "the limits of an API key", *_LIMITS),
 )
 """The operations of all kinds."""

@@ -2,64 +2,117 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 from router.admin import changes
-from router.admin.documents import Policies, Routes, ShadowComparison, ShadowPolicy
+from router.admin.documents import Body, Shape
+from router.admin.http.parameters import Query
 from router.admin.http.problems import not_found
-from router.admin.operations import Answer, Call
+from router.admin.operations import Answer, Call, OverProcesses, change, forwarded, read
+from router.admin.replies import Replies, documents_of
+from router.config.model import RouteConfig
+from router.control.state import edits
 from router.placement.policies.shadow import ShadowTotals
-from router.placement.policies.traffic_routes import TrafficRoute, TrafficRoutes
+from router.placement.policies.traffic_routes import TrafficRoutes
 
 
-async def list_all(call: Call) -> Answer:
-    """Answer with every route, in the order in which they are tried."""
-    return changes.versioned(call, Answer(Routes(routes=[route.config for route in _routes(call).all])))
+class NewRoutes(Body):
+    """The routes to use. Their fields are those of the setting `routes`."""
+
+    routes: tuple[RouteConfig, ...]
 
 
-async def change(call: Call) -> Answer:
-    """Check the routes and use them from the next request on."""
-    outcome = await changes.set_routes(call)
-    return changes.dry(outcome) if call.dry_run else changes.done(outcome, await list_all(call))
+class Routes(Shape):
+    """The routes, in the order in which they are tried. Their fields are those of the setting `routes`."""
+
+    routes: list[RouteConfig]
 
 
-async def policies(call: Call) -> Answer:
-    return changes.versioned(call, Answer(Policies(policies=dict(call.system.control.state.settings.policies))))
+class ShadowPolicy(Shape):
+    """One shadow policy compared with the policy that decided: means per request, null without a request.
+
+    `agreement` is the share of equal choices. `predicted_*` are estimates for the worker that was chosen, `shadow_*`
+    for the one that the shadow policy would have chosen, by the same estimators. `reported_*` came from the chosen
+    worker; `predicted_for_reported_ttft_s` was predicted for the requests whose time to first token is known. `totals`
+    are the sums.
+    """
+
+    name: str
+    agreement: float | None
+    predicted_ttft_s: float | None
+    shadow_ttft_s: float | None
+    predicted_cached_tokens: float | None
+    shadow_cached_tokens: float | None
+    reported_ttft_s: float | None
+    predicted_for_reported_ttft_s: float | None
+    reported_cached_tokens: float | None
+    totals: ShadowTotals
 
 
-async def set_policy(call: Call) -> Answer:
-    """Add or change a further policy."""
-    outcome = await changes.set_named_policy(call)
-    return changes.dry(outcome) if call.dry_run else changes.done(outcome, await policies(call))
+class ShadowComparison(Shape):
+    """What the shadow policies of a route would have chosen, over the last `window_s` seconds in whole minutes.
+
+    `policies` decided. `share` of the requests were sampled, within the budget of 100 decisions per second and process.
+    """
+
+    route: str
+    policies: list[str]
+    window_s: int
+    share: float
+    shadows: list[ShadowPolicy]
 
 
-async def remove_policy(call: Call) -> Answer:
-    """Remove a further policy that no route names."""
-    outcome = await changes.remove_named_policy(call)
-    return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(None, HTTPStatus.NO_CONTENT))
+@read("routes", Routes, versioned=True)
+async def list_routes(call: Call) -> Answer:
+    """The routes, in the order in which they are tried."""
+    return Answer(Routes(routes=[route.config for route in _routes(call).all]))
 
 
-async def show(call: Call) -> Answer:
-    return Answer(_find(call).config)
+@change("PUT", "routes", takes=NewRoutes, gives=Routes)
+async def set_routes(call: Call) -> Answer:
+    """Use other routes from the next request on. Requests that wait keep their places."""
+    wanted: NewRoutes = call.body
+    outcome = await changes.make(call, edits.set_routes(wanted.routes), f"set {len(wanted.routes)} routes")
+    return await changes.answered(call, outcome, list_routes)
 
 
-async def shadow(call: Call) -> Answer:
-    """Answer with the comparison of the route's shadow policies with the policy that decided."""
-    route, window_s = _find(call), call.query["window_s"]
-    shadows = call.system.dispatcher.shadows(route.name)
-    found = {} if shadows is None else shadows.compared(call.system.now_s(), window_s)
+def _over_processes(call: Call, replies: Replies) -> Answer:
+    """Return the comparison with the sums of all processes."""
+    found = list(documents_of(replies, ShadowComparison).values())
+    if not found:
+        return forwarded(next(iter(replies.values())))
+    for other in found[1:]:
+        for mine, theirs in zip(found[0].shadows, other.shadows, strict=True):
+            mine.totals.add(theirs.totals)
+    found[0].shadows = [_compared(shadow.name, shadow.totals) for shadow in found[0].shadows]
+    return Answer(found[0])
+
+
+@read(
+    "routes/{name}/shadow",
+    ShadowComparison,
+    query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
+    problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
+    processes=OverProcesses(_over_processes),
+)
+async def compare_shadows(call: Call) -> Answer:
+    """What the route's shadow policies would have chosen, compared with what was chosen and what came of it."""
+    name, window_s = call.path["name"], call.query["window_s"]
+    route = _routes(call).named(name)
+    if route is None:
+        raise not_found(f"route {name!r}", "GET /admin/v1/routes lists all")
+    shadows = call.process.dispatcher.shadows(route.name)
+    found = {} if shadows is None else shadows.compared(call.process.now_s(), window_s)
     return Answer(
         ShadowComparison(
             route=route.name,
             policies=list(route.policies),
             window_s=window_s,
             share=route.config.shadow_share,
-            shadows=[compared(name, totals) for name, totals in found.items()],
+            shadows=[_compared(name, totals) for name, totals in found.items()],
         )
     )
 
 
-def compared(name: str, totals: ShadowTotals) -> ShadowPolicy:
+def _compared(name: str, totals: ShadowTotals) -> ShadowPolicy:
     """Return the comparison of one shadow policy. Means without a request are null."""
     decisions = totals.decisions
     return ShadowPolicy(
@@ -82,11 +135,3 @@ def _mean(total: float, count: int) -> float | None:
 
 def _routes(call: Call) -> TrafficRoutes:
     return TrafficRoutes(call.system.control.state.settings.routes)
-
-
-def _find(call: Call) -> TrafficRoute:
-    name = call.path["name"]
-    route = _routes(call).named(name)
-    if route is None:
-        raise not_found(f"route {name!r}", "GET /admin/v1/routes lists all")
-    return route

@@ -57,7 +57,7 @@ RESOURCES = (
         "models",
         "a model",
         (Listing("/models", "models", ("models",)),),
-        ("aliases", "fallback", "default", "slo", "dir", "chat_template"),
+        ("aliases", "fallback", "default", "on_request", "slo", "dir", "tokenizer", "chat_template"),
         "aliases=gpt-4o,chat",
     ),
     Resource(
@@ -88,11 +88,10 @@ def register(commands: Commands) -> None:
 def _register(commands: Commands, resource: Resource) -> None:
     below = group(commands, resource.command, f"show or change the {resource.command} of a running gateway")
     add_command(below, "list", f"list the {resource.command} that are set", partial(_list, resource))
-    show = add_command(below, "show", f"show the settings of {resource.one}", partial(_show, resource))
     chosen = add_command(below, "set", f"add or change {resource.one}", partial(_set, resource), changes=True)
     removed = f"remove the settings of {resource.one}"
     remove = add_command(below, "remove", removed, partial(_remove, resource), changes=True)
-    for parser in (show, chosen, remove):
+    for parser in (chosen, remove):
         parser.add_argument("name", metavar="NAME", help=_names(resource))
     chosen.add_argument(
         "settings",
@@ -121,14 +120,6 @@ def _list(resource: Resource, arguments: argparse.Namespace) -> int:
         for name, entry in reply.document[listing.field].items()
     ]
     print_table((resource.one.partition(" ")[2], *resource.columns), rows)
-    return 0
-
-
-def _show(resource: Resource, arguments: argparse.Namespace) -> int:
-    path, _ = _entry(resource, arguments)
-    reply = call(arguments, "GET", path)
-    if not as_json(arguments, reply):
-        print_table((arguments.name, ""), [(key, _cell(value)) for key, value in reply.document.items()])
     return 0
 
 

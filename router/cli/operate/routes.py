@@ -17,8 +17,6 @@ from router.config.problems import ConfigError, Problem
 def register(commands: Commands) -> None:
     routes = group(commands, "routes", "show or change the routes of a running gateway")
     add_command(routes, "list", "list the routes in the order in which they are tried", _list)
-    show = add_command(routes, "show", "show all settings of a route", _show)
-    show.add_argument("name", help="a route, as `warmroute routes list` shows them")
     chosen = add_command(routes, "set", "use the routes of a file, from the next request on", _set, changes=True)
     chosen.add_argument("file", metavar="FILE", help="YAML or JSON with a list of routes; - for standard input")
     shadow = add_command(routes, "shadow", "compare a route's shadow policies with what was chosen", _shadow)
@@ -45,14 +43,6 @@ def _row(route: dict[str, Any]) -> tuple[str, ...]:
         str(limit) if limit else "",
         ", ".join(route["shadow"]),
     )
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", f"/routes/{quote(arguments.name, safe='')}")
-    if not as_json(arguments, reply):
-        rows = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in reply.document.items()]
-        print_table(("route", ""), rows)
-    return 0
 
 
 def _set(arguments: argparse.Namespace) -> int:

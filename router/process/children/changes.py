@@ -12,10 +12,11 @@ import logging
 from collections.abc import Sequence
 
 from router.admin.http.problems import no_process
+from router.admin.replies import Reply
 from router.config.model import ModelConfig
 from router.control.change import NotAppliedError
 from router.control.state.desired_state import DesiredState
-from router.process.children.child_client import CHANGE_S, ChildReply, NoReplyError
+from router.process.children.child_client import CHANGE_S, NoReplyError
 from router.process.children.child_process import ChildProcess
 from router.process.children.private_api import prepare_request, state_request
 
@@ -73,7 +74,7 @@ class Changes:
         """Bring every process that is `behind` to `state`."""
         await asyncio.gather(*(self._bring(child, state) for child in self.behind(state)))
 
-    async def _ask_first(self, state: DesiredState, waiting: list[ChildProcess]) -> ChildReply:
+    async def _ask_first(self, state: DesiredState, waiting: list[ChildProcess]) -> Reply:
         """Return the reply of the first child that answers. Remove all children that were asked from `waiting`."""
         while waiting:
             if (answer := await self._ask(waiting.pop(0), state)) is not None:
@@ -87,7 +88,7 @@ class Changes:
             log.error("process ended: it refused the desired state", extra=fields)
             child.kill()
 
-    async def _ask(self, child: ChildProcess, state: DesiredState) -> ChildReply | None:
+    async def _ask(self, child: ChildProcess, state: DesiredState) -> Reply | None:
         client = child.client
         if client is None:
             return None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import msgspec
 
-from backends.foreign_json import read_json
+from router.admin.replies import Reply
 
 READ_S = 5.0
 """Time limit of a read. A process that takes longer is left out."""
@@ -40,31 +38,6 @@ class ChildRequest(NamedTuple):
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChildReply:
-    """The reply of a process. Names in `headers` are in lower case."""
-
-    status_code: int
-    content: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status_code < 300
-
-    @property
-    def detail(self) -> str:
-        """The detail of a problem document, or the status."""
-        try:
-            return read_json(self.content, _Problem).detail
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return f"status {self.status_code}"
-
-
-class _Problem(msgspec.Struct):
-    detail: str
-
-
 class ChildClient:
     """HTTP client of one child process. Connections are kept; if the process dies, further calls fail at once.
 
@@ -81,7 +54,7 @@ class ChildClient:
             trust_env=False,
         )
 
-    async def ask(self, request: ChildRequest, limit_s: float = READ_S) -> ChildReply:
+    async def ask(self, request: ChildRequest, limit_s: float = READ_S) -> Reply:
         """Return the reply, of any status.
 
         Raises:
@@ -101,7 +74,7 @@ class ChildClient:
         except (httpx.TransportError, TimeoutError) as error:
             raise NoReplyError(f"process {self.number} did not answer ({type(error).__name__})") from None
 
-    async def _read(self, request: httpx.Request) -> ChildReply:
+    async def _read(self, request: httpx.Request) -> Reply:
         response = await self._client.send(request, stream=True)
         try:
             content = bytearray()
@@ -110,7 +83,7 @@ class ChildClient:
                 if len(content) > MAX_REPLY_BYTES:
                     raise NoReplyError(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
             self.state_version = response.headers.get(STATE_VERSION)
-            return ChildReply(response.status_code, bytes(content), response.headers)
+            return Reply(response.status_code, bytes(content), response.headers)
         finally:
             await response.aclose()
 
@@ -118,21 +91,17 @@ class ChildClient:
         await self._client.aclose()
 
 
-async def ask_all(
-    clients: Iterable[ChildClient], request: ChildRequest, limit_s: float = READ_S
-) -> dict[int, ChildReply]:
+async def ask_all(clients: Iterable[ChildClient], request: ChildRequest, limit_s: float = READ_S) -> dict[int, Reply]:
     """Return the replies by process. Processes that did not answer are left out."""
     return await ask_each([(client, request) for client in clients], limit_s)
 
 
-async def ask_each(
-    requests: Sequence[tuple[ChildClient, ChildRequest]], limit_s: float = READ_S
-) -> dict[int, ChildReply]:
+async def ask_each(requests: Sequence[tuple[ChildClient, ChildRequest]], limit_s: float = READ_S) -> dict[int, Reply]:
     """Send each process its own request. Return the replies by process, without processes that did not answer."""
     tasks = [asyncio.create_task(client.ask(request, limit_s)) for client, request in requests]
     try:
         await _replies(tasks, leave_stragglers=limit_s == READ_S)
-        found: dict[int, ChildReply] = {}
+        found: dict[int, Reply] = {}
         for (client, _), task in zip(requests, tasks, strict=True):
             problem = task.exception() if task.done() else None
             if problem is not None and not isinstance(problem, NoReplyError):
@@ -145,7 +114,7 @@ async def ask_each(
             task.cancel()
 
 
-async def _replies(tasks: Sequence[asyncio.Task[ChildReply]], *, leave_stragglers: bool) -> None:
+async def _replies(tasks: Sequence[asyncio.Task[Reply]], *, leave_stragglers: bool) -> None:
     """Wait until all tasks have ended; with `leave_stragglers`, for `STRAGGLER_S` after the first reply at most."""
     loop = asyncio.get_running_loop()
     began_s, limit_s, waiting = loop.time(), None, set(tasks)

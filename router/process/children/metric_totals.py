@@ -13,7 +13,7 @@ from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
 class MetricTotals:
-    """Merge the metrics of the children, of children that have ended, and of the supervisor.
+    """OverProcesses the metrics of the children, of children that have ended, and of the supervisor.
 
     A counter must never fall, or its rate is wrong. So for a process that does not answer or has ended, the last answer
     counts. Counts after that answer are lost. `own` returns what the supervisor alone knows.

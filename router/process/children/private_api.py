@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backends.foreign_json import read_json
 from backends.vllm.operations import WorkerOperation
-from router.admin import documents
+from router.admin.fleet.workers import Workers
 from router.admin.http.problems import AdminError, no_process, problem_response
 from router.control.change import NotAppliedError
 from router.control.control import Control
@@ -200,6 +200,6 @@ async def serving_in_one(clients: Sequence[ChildClient], model: str) -> list[str
             reply = await client.ask(ChildRequest("GET", "/admin/v1/workers"))
         except NoReplyError:
             continue
-        workers = read_json(reply.content, documents.Workers).workers
+        workers = read_json(reply.content, Workers).workers
         return [worker.id for worker in workers if any(each.id == model for each in worker.models)]
     raise no_process()

@@ -12,16 +12,19 @@ import tempfile
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from urllib.parse import quote
 
 import uvloop
 from msgspec.structs import replace
 
 from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
+from router.admin.fleet.merged_workers import merge_worker
+from router.admin.fleet.worker_documents import Worker
 from router.admin.http.server import AdminServer
 from router.admin.observe.diagnosis import inputs_of
-from router.admin.system import AdminSystem, TakeoverState
+from router.admin.replies import documents_of
+from router.admin.system import TakeoverState, WorkerNow
 from router.config.model import Config
 from router.control.control import Control
 from router.control.start import Sources
@@ -34,9 +37,9 @@ from router.gateway.listen.sockets import ListenError, SocketFile, public_socket
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.limits.host_use import HostUse
 from router.process import signals
-from router.process.children.admin_operations import operations_for_all
+from router.process.children.admin_operations import log_everywhere, operations_for_all
 from router.process.children.changes import Changes
-from router.process.children.child_client import ChildClient
+from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
 from router.process.children.metric_totals import MetricTotals
@@ -52,9 +55,9 @@ from router.security.startup_warnings import warnings
 from router.security.token import guard_of
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory
-from router.telemetry.logs import log_level, say
+from router.telemetry.logs import Level, log_level, say
 from router.telemetry.readings import control_readings, discovery_readings, replica_readings
-from router.telemetry.snapshot import Snapshot
+from router.telemetry.snapshot import Snapshot, page
 from router.workers.operations import WorkerOutcome
 
 log = logging.getLogger("warmroute.process")
@@ -112,9 +115,8 @@ class Supervisor:
         self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
         if self.config.uds is not None and given is None:
             self._socket_file = socket_file(self.config.uds)
-        # the operations call the children, and read of the system only what this class has
         tokens, tls = guard_of(self.config, self._files)
-        app = build_admin(cast(AdminSystem, self), tokens, operations=operations_for_all(self))
+        app = build_admin(self, tokens, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
         self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()
@@ -139,7 +141,7 @@ class Supervisor:
         self._notifier.ready()
 
     async def _metrics(self) -> Snapshot:
-        return await self.totals.snapshot(self._clients())
+        return await self.totals.snapshot(self.clients)
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
@@ -147,10 +149,10 @@ class Supervisor:
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
     async def _in_flight(self) -> Mapping[str, int] | None:
-        return await in_flight_of(self._clients())
+        return await in_flight_of(self.clients)
 
     def _status(self) -> str:
-        return f"{len(self._clients())} of {len(self.children)} processes serve"
+        return f"{len(self.clients)} of {len(self.children)} processes serve"
 
     async def aclose(self) -> None:
         """Let every process finish its requests within `timeouts.drain_s`, then release everything.
@@ -223,26 +225,48 @@ class Supervisor:
 
     async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
         """Let one process call the workers, and all follow what has changed there."""
-        return await run_in_one(self._clients(), wanted, workers)
+        return await run_in_one(self.clients, wanted, workers)
 
     async def serving(self, model: str) -> Collection[str]:
-        return await serving_in_one(self._clients(), model)
+        return await serving_in_one(self.clients, model)
+
+    async def now_at(self, worker_id: str) -> WorkerNow | None:
+        replies = await ask_all(self.clients, ChildRequest("GET", f"/admin/v1/workers/{quote(worker_id, safe='')}"))
+        reports = documents_of(replies, Worker)
+        await self.correct()
+        if not reports:
+            return None
+        worker = merge_worker(reports)
+        draining = worker.state == "draining"
+        return WorkerNow(worker.state, worker.reason, draining, worker.in_flight, not worker.in_flight)
+
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        return page(await self._metrics(), accept)
+
+    async def log_from(self, level: Level) -> Sequence[int]:
+        async with self.control.lock:
+            return await log_everywhere(self.children, level)
 
     async def diagnosis(self) -> Diagnosis | None:
         return await self._diagnoser.diagnosis()
 
     async def _diagnosis_inputs(self) -> Inputs | None:
-        metrics, known = await asyncio.gather(self._metrics(), known_by(self._clients()))
+        metrics, known = await asyncio.gather(self._metrics(), known_by(self.clients))
         if known is None:
             return None
-        return inputs_of(cast(AdminSystem, self), metrics, known.measured, known.facts)
+        return inputs_of(self, metrics, known.measured, known.facts)
 
     def _share_findings(self, findings: Sequence[Finding]) -> None:
         if self.replica is not None:
             self.replica.share(findings)
 
-    def _clients(self) -> list[ChildClient]:
+    @property
+    def clients(self) -> list[ChildClient]:
         return [child.client for child in self.children if child.client is not None]
+
+    @property
+    def processes(self) -> int:
+        return len(self.children)
 
     def _ended(self, number: int) -> None:
         """Clear the load and the metrics of a process that has ended."""
@@ -251,7 +275,7 @@ class Supervisor:
         if not self.accepting:
             return
         self.totals.restarted()
-        if not self._clients() and self.children[number].failures >= TRIES:
+        if not self.clients and self.children[number].failures >= TRIES:
             self.given_up.set()
 
 

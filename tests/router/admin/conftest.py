@@ -2,6 +2,7 @@ import random
 from types import SimpleNamespace
 
 import httpx
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +11,8 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import WorkerId
 from router.admin.app import build_admin
-from router.admin.system import TakeoverState
+from router.admin.replies import Reply
+from router.admin.system import TakeoverState, WorkerNow
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.control.control import Control
 from router.control.reconciler import Reconciler
@@ -30,6 +32,7 @@ from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
+from router.telemetry.logs import set_log_level
 from router.workers.operations import WorkerOutcome
 
 BLOCK = 16
@@ -125,20 +128,23 @@ class FakeSystem:
     def use_callers(self, tenants, limits):
         self.tenants, self.limited = tenants, limits
 
-    def recent_traffic(self):
-        return self.measurements.recent(self.clock_s)
-
-    def hot_prefixes(self, most):
-        return self.measurements.prefixes.hottest(most)
-
     async def diagnosis(self):
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis, InForce())
 
     def in_flight(self):
         return self.requests
 
-    def drained_everywhere(self, endpoint_id):
-        return self.followed
+    async def now_at(self, worker_id):
+        endpoint = self.fleet.get(worker_id)
+        if endpoint is None:
+            return None
+        in_flight = self.requests.get(worker_id, 0)
+        quiet = self.followed and not in_flight and self.takeover_state is TakeoverState.NONE
+        return WorkerNow(endpoint.state, endpoint.reason, endpoint.draining, in_flight, quiet)
+
+    async def log_from(self, level):
+        set_log_level(level)
+        return ()
 
     def now_s(self) -> float:
         return self.clock_s
@@ -180,7 +186,7 @@ class FakeSystem:
     def maintained(self):
         return [endpoint.id for endpoint in self.fleet.endpoints if endpoint.draining]
 
-    def exposition(self, accept=""):
+    async def exposition(self, accept=""):
         return b"# HELP warmroute_up x\n", "text/plain; version=1.0.0; charset=utf-8"
 
     # for tests
@@ -205,6 +211,12 @@ class FakeSystem:
         self.dispatcher.first_token(ticket, self.clock_s + tokens / 1_000)
         self.dispatcher.finished(ticket, Usage(tokens, 5, 0), self.clock_s + tokens / 1_000 + 0.5)
         return WorkerId(ticket.candidate.id)
+
+
+def over_processes(operation, documents, **query):
+    """Return what a supervisor answers if its processes give these documents."""
+    replies = {number: Reply(200, msgspec.json.encode(document)) for number, document in enumerate(documents)}
+    return operation.processes.answer(SimpleNamespace(query=query), replies).content
 
 
 @pytest.fixture

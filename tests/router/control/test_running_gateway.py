@@ -89,7 +89,7 @@ async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(sys
     tested = []
     system.watcher.test_again = lambda models: tested.append(set(models))
     wanted = {"m": ModelConfig(dir=str(folder), aliases=("chat",))}
-    await make(system, MODELS.set_all(wanted))
+    await make(system, MODELS.set_one("m", wanted["m"]))
     assert system.running.settings.models == wanted
     assert system.identity.describe("m") == f"rendered locally from {folder}"
     assert system.gateway._parts.names.target("chat") == "m"

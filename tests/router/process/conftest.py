@@ -4,7 +4,8 @@ import json
 import pytest
 import uvloop
 
-from router.process.children.child_client import ChildReply, ChildRequest, NoReplyError
+from router.admin.replies import Reply
+from router.process.children.child_client import ChildRequest, NoReplyError
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -21,7 +22,7 @@ class FakeChildClient:
         self.answers = list(answers)
         self.state_version = None
 
-    async def ask(self, request: ChildRequest, limit_s: float = 5.0) -> ChildReply:
+    async def ask(self, request: ChildRequest, limit_s: float = 5.0) -> Reply:
         self.asked.append(request)
         answer = self.answers.pop(0) if self.answers else 200
         if answer is None:
@@ -31,7 +32,7 @@ class FakeChildClient:
         if request.method == "PUT" and answer[0] < 300:
             sent = json.loads(request.body)
             self.state_version = f"{sent['version']}.{sent['discovery']}"
-        return ChildReply(answer[0], json.dumps(answer[1]).encode())
+        return Reply(answer[0], json.dumps(answer[1]).encode())
 
 
 class FakeChild:

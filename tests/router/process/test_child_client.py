@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from router.admin.replies import Reply
 from router.process.children import child_client
 from router.process.children.child_client import (
     CHANGE_S,
     READ_S,
     ChildClient,
-    ChildReply,
     ChildRequest,
     NoReplyError,
     ask_all,
@@ -90,7 +90,7 @@ class Process:
             raise
         if self._problem is not None:
             raise self._problem
-        return ChildReply(200)
+        return Reply(200)
 
 
 async def test_a_stopped_process_delays_a_read_only_a_little(monkeypatch):

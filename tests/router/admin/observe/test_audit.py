@@ -7,8 +7,9 @@ import pytest
 from router.admin import audit_log
 from router.admin.app import build_admin
 from router.admin.audit_log import KEPT, REGISTRATIONS_KEPT, STRANGERS_KEPT, summary_of
-from router.admin.documents import NewPolicy, NewWorker
+from router.admin.fleet.workers import NewWorker
 from router.admin.http.paging import encode_cursor
+from router.admin.settings.policy import NewPolicy
 from router.discovery.discovery import Discovery
 from router.security.token import AdminTokens, TokenSettings
 from tests.router.admin.test_roles import LINES, token_of

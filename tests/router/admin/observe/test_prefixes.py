@@ -1,7 +1,7 @@
-from router.admin.documents import PrefixDocument
-from router.admin.observe.prefixes import merged
+from router.admin.observe.prefixes import PrefixDocument, Prefixes, list_prefixes
 from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
+from tests.router.admin.conftest import over_processes
 
 SHARED = [10_000 + number for number in range(6)]
 
@@ -31,11 +31,16 @@ def one(block_hash, saved, name=None):
     )
 
 
+def merged(*parts):
+    documents = [Prefixes(prefixes=part) for part in parts]
+    return over_processes(list_prefixes, documents, limit=1).prefixes
+
+
 def test_processes_add_their_hits():
-    found = merged([[one("a", 10), one("b", 30)], [one("a", 25, "support")]], most=1)
+    found = merged([one("a", 10), one("b", 30)], [one("a", 25, "support")])
     assert [(each.hash, each.name, each.hits, each.saved_tokens) for each in found] == [("a", "support", 2.0, 35)]
 
 
 def test_of_names_in_several_processes_the_first_counts():
-    (found,) = merged([[one("a", 10)], [one("a", 10, "support")], [one("a", 10, "sales")]], most=1)
+    (found,) = merged([one("a", 10)], [one("a", 10, "support")], [one("a", 10, "sales")])
     assert found.name == "support"

@@ -1,9 +1,9 @@
 import pytest
 
 from policies.spec import PolicySpec
-from router.admin.documents import WhatIfDocument
-from router.admin.observe.what_if import merged
+from router.admin.observe.what_if import WhatIfDocument, what_if
 from router.placement.decision_log.summary import Choices, DifferentChoice
+from tests.router.admin.conftest import over_processes
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def part(decisions, elsewhere, since_s, at_s):
 
 
 def test_processes_add_what_they_find():
-    found = merged([part(10, 2, 5.0, 1.0), part(30, 6, 9.0, 2.0), part(0, 0, None, 0.5)])
+    found = over_processes(what_if, [part(10, 2, 5.0, 1.0), part(30, 6, 9.0, 2.0), part(0, 0, None, 0.5)])
     assert (found.kept, found.decisions, found.elsewhere, found.since_s) == (60, 40, 8, 9.0)
     assert (found.elsewhere_share, found.recorded_ttft_s, found.recorded_cached_share) == (0.2, 1.0, 0.1)
     assert found.replayed_cached_share is None

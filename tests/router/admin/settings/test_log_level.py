@@ -1,13 +1,16 @@
 import asyncio
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from router.admin.app import build_admin
-from router.process.children.admin_operations import operations_for_all
-from router.process.children.child_client import ChildReply, NoReplyError
+from router.admin.replies import Reply
+from router.admin.table import OF_PROCESS
+from router.process.children.admin_operations import log_everywhere
+from router.process.children.child_client import NoReplyError
 
 PATH = "/admin/v1/log-level"
 
@@ -52,7 +55,7 @@ class Child:
             self.asked.append((request.method, request.path, request.body))
             if status is None:
                 raise NoReplyError(f"process {number} did not answer")
-            return ChildReply(status, b"{}")
+            return Reply(status, b"{}")
 
         self.number = number
         self.client = SimpleNamespace(number=number, ask=ask)
@@ -63,8 +66,8 @@ async def supervised(system):
     """Call the admin port of a supervisor with these children."""
 
     async def call(children, level):
-        system.children = children
-        app = build_admin(system, operations=operations_for_all(system))
+        system.log_from = partial(log_everywhere, children)
+        app = build_admin(system)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8001") as client:
             return await client.put(PATH, json={"level": level})
@@ -79,7 +82,14 @@ async def test_every_process_changes_its_level(supervised):
     assert logging.getLogger("warmroute").level == logging.DEBUG, "the supervisor's own, for processes that start later"
 
 
-async def test_a_process_that_does_not_answer_is_named(supervised, problem):
-    code, detail = problem(await supervised([Child(0, 200), Child(1, None)], "debug"), 503)
+async def test_one_of_several_processes_takes_another_level(system):
+    transport = httpx.ASGITransport(build_admin(system, operations=OF_PROCESS, guarded=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://process") as client:
+        assert (await client.put(PATH, json={"level": "error"})).json() == {"level": "error"}
+
+
+@pytest.mark.parametrize("status", [None, 405])
+async def test_a_process_that_does_not_take_the_level_is_named(supervised, problem, status):
+    code, detail = problem(await supervised([Child(0, 200), Child(1, status)], "debug"), 503)
     assert code == "no_process"
     assert "process 1 did not answer and keeps its level" in detail

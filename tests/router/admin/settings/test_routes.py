@@ -28,15 +28,14 @@ async def ask(system, path):
 
 async def test_routes_are_listed_in_order(routed):
     reply = await ask(routed, "/admin/v1/routes")
-    assert [route["name"] for route in reply.json()["routes"]] == ["eval", "rest"]
-    one = (await ask(routed, "/admin/v1/routes/eval")).json()
+    one, other = reply.json()["routes"]
+    assert (one["name"], other["name"]) == ("eval", "rest")
     assert (one["match"]["header"], one["shadow"]) == ({"x-team": "eval"}, ["lpwl"])
 
 
 async def test_an_unknown_route_is_a_problem(routed):
-    for path in ("/admin/v1/routes/evil", "/admin/v1/routes/evil/shadow"):
-        reply = await ask(routed, path)
-        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    reply = await ask(routed, "/admin/v1/routes/evil/shadow")
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
 async def test_a_route_without_shadow_policies_compares_none(routed):

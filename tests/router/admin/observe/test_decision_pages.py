@@ -1,8 +1,10 @@
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admin.observe.decisions import LogPlace
-from router.process.children.decision_logs import cursor_for, merge_logs
+from router.admin.observe.decisions import LogPlace, list_decisions
+from tests.router.admin.conftest import over_processes
 
 TIMES = st.lists(st.integers(0, 8).map(float), max_size=12).map(sorted)
 
@@ -26,6 +28,10 @@ def page(log, query, limit, read):
     return {"decisions": found, "next": older[seen - 1].cursor if seen < len(older) else None}
 
 
+def query_of(cursor, process):
+    return list_decisions.processes.query(SimpleNamespace(query={"cursor": cursor}), process)
+
+
 @given(st.lists(TIMES, min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 4), st.booleans())
 def test_pages_are_the_whole_list_once_and_in_order(times, limit, read, later):
     logs = logs_of(times)
@@ -35,10 +41,8 @@ def test_pages_are_the_whole_list_once_and_in_order(times, limit, read, later):
     )
     listed, cursor, calls = [], None, 0
     while calls == 0 or cursor is not None:
-        place = LogPlace.of_cursor(cursor)
-        merged = merge_logs(
-            {process: page(log, cursor_for(process, place), limit, read) for process, log in logs.items()}, limit
-        )
+        pages = [page(log, query_of(cursor, process), limit, read) for process, log in logs.items()]
+        merged = over_processes(list_decisions, pages, limit=limit)
         assert len(merged["decisions"]) <= limit
         listed += merged["decisions"]
         cursor, calls = merged["next"], calls + 1
@@ -50,4 +54,4 @@ def test_pages_are_the_whole_list_once_and_in_order(times, limit, read, later):
 
 
 def test_without_a_cursor_every_process_begins_with_its_newest():
-    assert cursor_for(3, None) == {}
+    assert query_of(None, 3) == {"cursor": None}

@@ -1,4 +1,4 @@
-"""Merge the documents of several processes about the same workers: loads and counts are summed."""
+"""OverProcesses the documents of several processes about the same workers: loads and counts are summed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
+from router.admin.fleet.worker_documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
 
 Reports = Mapping[int, Worker]
 """One worker as each process reports it. If the reports differ, the first process that has probed the worker counts."""

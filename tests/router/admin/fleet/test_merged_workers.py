@@ -1,5 +1,12 @@
-from router.admin.documents import CandidateDocument, Estimates, LinkDocument, Load, PredictedCached, Worker
-from router.process.children.aggregate import merge_workers
+from router.admin.fleet.merged_workers import merge_workers
+from router.admin.fleet.worker_documents import (
+    CandidateDocument,
+    Estimates,
+    LinkDocument,
+    Load,
+    PredictedCached,
+    Worker,
+)
 
 
 def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, token_us=None, equal=0) -> Worker:
