@@ -8,7 +8,7 @@ import router
 from router.admin.http.codes import CODES
 from router.errors import ErrorKind
 
-BETWEEN_PROCESSES = "state_channel.py"
+BETWEEN_PROCESSES = "private_api.py"
 """Its errors go from a child process to its supervisor."""
 
 
