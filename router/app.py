@@ -38,10 +38,12 @@ from router.diagnosis.finding import Finding
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.split_plan import members
 from router.discovery.discovery import Discovery
+from router.gateway.assembly import GatewayContext
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.local import Answer
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.preview import PreviewedRequest
 from router.gateway.server import Gateway, address_of
 from router.metrics.registry import Registry
@@ -231,22 +233,24 @@ class System:
 
     def _build_gateway(self) -> Gateway:
         config = self.config
-        return Gateway(
-            replace(
-                config,
-                routes=self._share.routes(config.routes),
-                tenants=self._share.tenants(config.tenants, config.limits.max_body_bytes),
-            ),
+        shared = replace(
+            config,
+            routes=self._share.routes(config.routes),
+            tenants=self._share.tenants(config.tenants, config.limits.max_body_bytes),
+        )
+        context = GatewayContext(
+            shared,
             self.dispatcher,
             self.fleet,
             self.identity,
-            self.registry,
+            GatewayMetrics(self.registry),
             self.residency if config.residency.relearn == "piggyback" else None,
             self.worker_tls,
             self._answers,
             self._traces,
             self._instance,
         )
+        return Gateway(context)
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config

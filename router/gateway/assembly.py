@@ -30,6 +30,7 @@ from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
+from router.gateway.http.client.pipelining import PipelineScheduler
 from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.routes import RouteTable
 from router.gateway.http.heap_trim import HeapTrimmer, trimmer
@@ -65,7 +66,7 @@ from router.tokenization.prompt_identifier import PromptIdentifier
 
 @dataclass(frozen=True)
 class GatewayContext:
-    """The parts of the process that the gateway uses and does not own.
+    """The parts of the process that the gateway uses and does not own: `Gateway` keeps them until it starts.
 
     `relearn` is None if cached tokens are not relearned from responses. `answers` are further answers without a worker,
     by path. `traces` is None while traces are off.
@@ -140,7 +141,7 @@ class Assembly:
             self.traffic_routes,
             self.models,
             self.search,
-            config.prefix_name_header,
+            None if config.prefix_name_header is None else config.prefix_name_header.lower().encode(),
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (
@@ -157,12 +158,19 @@ class Assembly:
         scheme = b"http" if config.tls.cert_file is None else b"https"
         return RequestServices(
             loop=self.loop,
+            time=self.loop.time,
             limits=Limits(config.timeouts, config.limits.max_concurrent_requests or sys.maxsize),
             metrics=metrics,
             identity=context.identity,
             identifier=identifier,
             attempts=AttemptServices(
-                self.loop, metrics.redials, self.pools, self.worker_keys, scheme, context.instance.via
+                self.loop,
+                self.loop.time,
+                metrics.redials,
+                self.pools,
+                self.worker_keys,
+                scheme,
+                context.instance.via,
             ),
             placements=PlacementGate(
                 context.dispatcher,
@@ -192,6 +200,7 @@ class Assembly:
     ) -> ClientServices:
         return ClientServices(
             loop=self.loop,
+            time=self.loop.time,
             limits=context.config.limits,
             timeouts=context.config.timeouts,
             metrics=context.metrics,
@@ -199,6 +208,7 @@ class Assembly:
             bodies=self.bodies,
             unsent=self.unsent,
             outbox=self.outbox,
+            pipelines=PipelineScheduler(self.loop),
             keys=self.keys,
             callers=self.callers,
             request_ids=request_ids,

@@ -29,26 +29,17 @@ class PreviewedRequest:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
 class Preview:
     """Parses and identifies requests as the public port does, without dispatching them."""
 
-    def __init__(
-        self,
-        identifier: IdentifyStage,
-        paths: RouteTable,
-        callers: Callers,
-        keys: ApiKeys | None,
-        request_ids: RequestIds,
-        time: Callable[[], float],
-        models: ModelChoice,
-    ) -> None:
-        self._identifier = identifier
-        self._paths = paths
-        self._callers = callers
-        self._keys = keys
-        self._request_ids = request_ids
-        self._time = time
-        self._models = models
+    identifier: IdentifyStage
+    paths: RouteTable
+    callers: Callers
+    keys: ApiKeys | None
+    request_ids: RequestIds
+    time: Callable[[], float]
+    models: ModelChoice
 
     async def request(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -59,20 +50,20 @@ class Preview:
             RequestError: as the public port would answer; INVALID_API_KEY if no key has that name.
         """
         head = _head(path, headers, len(body))
-        route = self._paths.find(head.path)
+        route = self.paths.find(head.path)
         if route is None:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         caller = self._caller(key_name)
-        outbound = OutboundRequest(head, body, route, self._request_ids.of(head), "", caller, self._time())
-        request = await self._identifier.preview(outbound)
-        return PreviewedRequest(request, self._models.instead(outbound, request), outbound.body)
+        outbound = OutboundRequest(head, body, route, self.request_ids.of(head), "", caller, self.time())
+        request = await self.identifier.preview(outbound)
+        return PreviewedRequest(request, self.models.instead(outbound, request), outbound.body)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:
-            return self._callers.anybody
-        if self._keys is None or key_name not in self._keys.names:
+            return self.callers.anybody
+        if self.keys is None or key_name not in self.keys.names:
             raise RequestError(ErrorKind.INVALID_API_KEY, f"no API key is named {key_name!r}")
-        return self._callers.of(key_name)
+        return self.callers.of(key_name)
 
 
 def _head(path: str, headers: Mapping[str, str], body_bytes: int) -> RequestHead:

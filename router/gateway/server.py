@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,27 +13,17 @@ import msgspec
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
-from router.gateway.flow.request_trace import TraceSink
 from router.gateway.last_look import LastLook
 from router.gateway.listen.accept import TLS_HANDSHAKE_S, Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
 from router.gateway.listen.sockets import public_sockets
-from router.gateway.local import Answer
-from router.gateway.metrics import GatewayMetrics
 from router.gateway.pins import SharedPins
 from router.gateway.preview import PreviewedRequest
-from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
-from router.metrics.registry import Registry
-from router.placement.dispatcher import Dispatcher
-from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import Deaths
-from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls
-from router.security.worker_tls import WorkerTls
-from router.tokenization.prompt_identifier import PromptIdentifier
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -54,24 +44,10 @@ class Gateway:
     and the sockets are read once more before it is judged.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        dispatcher: Dispatcher,
-        fleet: Fleet,
-        identity: PromptIdentifier,
-        registry: Registry,
-        relearn: Relearn | None = None,
-        worker_tls: WorkerTls | None = None,
-        answers: Mapping[str, Callable[[], Answer]] | None = None,
-        traces: TraceSink | None = None,
-        instance: Instance | None = None,
-    ) -> None:
-        self._config, metrics = config, GatewayMetrics(registry)
-        self._context = GatewayContext(
-            config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers, traces, instance or Instance()
-        )
-        self._files = FileWatch(metrics.reloads)
+    def __init__(self, context: GatewayContext) -> None:
+        self._config = context.config
+        self._context = context
+        self._files = FileWatch(context.metrics.reloads)
         self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []
         self._listeners: list[socket.socket] = []
@@ -80,7 +56,7 @@ class Gateway:
         self._handshake_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._judging: LastLook | None = None
-        self._sweep_s = sweep_interval_s(config)
+        self._sweep_s = sweep_interval_s(context.config)
 
     async def start(
         self,

@@ -13,7 +13,9 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config
+from router.gateway.assembly import GatewayContext
 from router.gateway.flow.request_trace import TraceSink
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import Gateway
 from router.metrics.registry import Registry
@@ -173,7 +175,9 @@ class Rig:
         )
         self.identity = build_identity(config)
         identity = cast("PromptIdentifier", self.identity)
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, self.registry, relearn, traces=traces)
+        metrics = GatewayMetrics(self.registry)
+        context = GatewayContext(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
+        self.gateway = Gateway(context)
         self.workers: list[ScriptedWorker] = []
         self.address = ""
         self._writers: list[asyncio.StreamWriter] = []

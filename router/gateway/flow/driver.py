@@ -235,7 +235,7 @@ class RequestDriver:
         self._identifying = None
         if self._outbound.caller.limits is not None:
             services = self._services
-            refusal = charge(self._outbound, services.placements.expected_output_tokens, services.time())
+            refusal = charge(self._outbound, services.placements.dispatcher.expected_output_tokens, services.time())
             if refusal is not None:
                 self.refuse(refusal)
                 return
@@ -313,7 +313,7 @@ class RequestDriver:
     def _hold(self, _: object) -> None:
         held, self._held = self._held, None
         assert held is not None
-        self._services.placements.hold(self, held)
+        self._services.placements.hold_queue.enter(self, held)
         self._arm()
 
     def _leave(self, _: object) -> None:

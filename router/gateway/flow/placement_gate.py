@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, TypeAlias
 
@@ -36,50 +36,28 @@ _HELD: Final = RequestState.HELD
 _FULL: Final = Queued("every worker is at its limit of requests", at_limit=True)
 
 
+@dataclass(frozen=True, slots=True)
 class PlacementGate:
-    """Calls the dispatcher within the limits of the quarantine and the queues."""
+    """Calls the dispatcher within the limits of the quarantine and the queues.
 
-    __slots__ = (
-        "_dispatcher",
-        "_fleet",
-        "_hold_queue",
-        "_kv_plans",
-        "_metrics",
-        "_models",
-        "_quarantine",
-        "_queue",
-        "_queue_s",
-        "_routes",
-    )
+    `longest_wait_s` is how long a request may be queued if its route says nothing.
+    """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        quarantine: Quarantine,
-        queue: NoWorkerQueue,
-        hold_queue: HoldQueue,
-        metrics: GatewayMetrics,
-        fleet: Fleet,
-        queue_s: float,
-        routes: RouteQueues,
-        models: ModelChoice,
-        kv_plans: KvPlans | None = None,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._quarantine = quarantine
-        self._queue = queue
-        self._hold_queue = hold_queue
-        self._metrics = metrics
-        self._fleet = fleet
-        self._queue_s = queue_s
-        self._routes = routes
-        self._models = models
-        self._kv_plans = kv_plans
+    dispatcher: Dispatcher
+    quarantine: Quarantine
+    no_worker: NoWorkerQueue
+    hold_queue: HoldQueue
+    metrics: GatewayMetrics
+    fleet: Fleet
+    longest_wait_s: float
+    routes: RouteQueues
+    models: ModelChoice
+    kv_plans: KvPlans | None = None
 
     def body_key(self, outbound: OutboundRequest) -> int:
         if not outbound.key and (outbound.digest is not None or outbound.body):
             digest = xxh3_128_intdigest(outbound.body) if outbound.digest is None else outbound.digest
-            outbound.key = self._quarantine.key(outbound.head.path, digest)
+            outbound.key = self.quarantine.key(outbound.head.path, digest)
         return outbound.key
 
     def _within(self, outbound: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
@@ -88,7 +66,7 @@ class PlacementGate:
         Raises:
             RequestError: the request may go to no endpoint.
         """
-        return self._quarantine.within(self.body_key(outbound), failed)
+        return self.quarantine.within(self.body_key(outbound), failed)
 
     def place(
         self, outbound: OutboundRequest, request: Request, state: RequestState, since_s: float, now_s: float
@@ -99,24 +77,24 @@ class PlacementGate:
         if stopped is not None:
             return stopped
         try:
-            within = self._within(outbound) if self._quarantine.active else None
+            within = self._within(outbound) if self.quarantine.active else None
         except RequestError as error:
             return error
         shared = None
-        if self._kv_plans is not None:
-            shared = self._shared(self._kv_plans, outbound, request, state, now_s, within)
+        if self.kv_plans is not None:
+            shared = self._shared(self.kv_plans, outbound, request, state, now_s, within)
         if shared is None or isinstance(shared, PendingPlacement):
             placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
         else:
             placed = shared
-        self._metrics.decision.observe(perf_counter() - started_s)
+        self.metrics.decision.observe(perf_counter() - started_s)
         if isinstance(placed, Queued):
             refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
             return placed if refusal is None else refusal
         if state is _QUEUED:
-            self._metrics.queue.observe(now_s - since_s, ("false" if isinstance(placed, Reject) else "true",))
+            self.metrics.queue.observe(now_s - since_s, ("false" if isinstance(placed, Reject) else "true",))
         elif state is _HELD and not isinstance(placed, Held):
-            self._metrics.hold.observe(now_s - since_s)
+            self.metrics.hold.observe(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
 
     def _shared(
@@ -148,14 +126,14 @@ class PlacementGate:
     ) -> Ticket | Held | Queued | Reject:
         """Ask for one worker, unless the policy has decided."""
         may_hold = self._may_hold(outbound, state)
-        if not self._models.falls_back:
-            return self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
-        may_wait = self._models.has_fallback(request) and (state is _QUEUED or self._may_wait(outbound))
+        if not self.models.falls_back:
+            return self.dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
+        may_wait = self.models.has_fallback(request) and (state is _QUEUED or self._may_wait(outbound))
         outbound.queued_for_model = None
         if self._others_first(outbound, request, state):
             placed: Ticket | Held | Queued | Reject = _FULL
         else:
-            placed = self._dispatcher.dispatch(
+            placed = self.dispatcher.dispatch(
                 request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided
             )
         if isinstance(placed, Queued) and placed.at_limit:
@@ -166,14 +144,14 @@ class PlacementGate:
 
     def _others_first(self, outbound: OutboundRequest, request: Request, state: RequestState) -> bool:
         """Return whether earlier requests of the model wait for room, so that this one has to wait, too."""
-        if not self._models.falls_back or state is not _PLACING or not self._queue.any_for(request.model):
+        if not self.models.falls_back or state is not _PLACING or not self.no_worker.any_for(request.model):
             return False
-        return self._models.has_fallback(request) and self._may_wait(outbound)
+        return self.models.has_fallback(request) and self._may_wait(outbound)
 
     def _may_wait(self, outbound: OutboundRequest) -> bool:
         route, account = outbound.route_slot, outbound.caller.account
         return (
-            self._queue.open
+            self.no_worker.open
             and self.queue_s(outbound) > 0
             and (route is None or route.open)
             and (account is None or account.may_queue)
@@ -188,18 +166,18 @@ class PlacementGate:
         may_hold: bool,
         within: frozenset[str] | None,
     ) -> Ticket | Held | Queued | Reject:
-        for other in self._models.instead(outbound, request) if lacks_worker(placed) else ():
-            again = self._dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
+        for other in self.models.instead(outbound, request) if lacks_worker(placed) else ():
+            again = self.dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
             if isinstance(again, Ticket):
-                self._models.renamed += 1
-                self._metrics.fallbacks.add(1.0, (request.model or "", other.model or ""))
+                self.models.renamed += 1
+                self.metrics.fallbacks.add(1.0, (request.model or "", other.model or ""))
             if isinstance(again, (Ticket, Held)):
                 return again
         return placed
 
     def _stopped(self, outbound: OutboundRequest, request: Request, state: RequestState) -> Placement | None:
         """Count the request against its route's limit. Return the outcome if the limit stops it."""
-        route = self._routes.of(request.route)
+        route = self.routes.of(request.route)
         if route is None:
             return None
         if route.admit(waited=state is _QUEUED):
@@ -209,15 +187,8 @@ class PlacementGate:
         refusal = None if state is _QUEUED else self._refusal(outbound, route, waiting)
         return waiting if refusal is None else refusal
 
-    def expected_output_tokens(self, request: Request) -> int:
-        """Return the output limit of the request, or else the learned length of its answer."""
-        return self._dispatcher.expected_output_tokens(request)
-
-    def generated_tokens(self, ticket: Ticket, now_s: float) -> int:
-        return self._dispatcher.generated_tokens(ticket, now_s)
-
     def _may_hold(self, outbound: OutboundRequest, state: RequestState) -> bool:
-        if not self._hold_queue.open:
+        if not self.hold_queue.open:
             return False
         account = outbound.caller.account
         # a queued request already counts towards the tenant's limit
@@ -225,7 +196,7 @@ class PlacementGate:
 
     def _queue_refusal(self, outbound: OutboundRequest, none_ready: Queued) -> RequestError | None:
         refusal = self._refusal(outbound, outbound.route_slot, none_ready)
-        if refusal is None and not self._queue.open:
+        if refusal is None and not self.no_worker.open:
             return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
         return refusal
 
@@ -241,12 +212,12 @@ class PlacementGate:
 
     def _route_of(self, outbound: OutboundRequest) -> RouteQueue | None:
         request = outbound.request
-        return None if request is None else self._routes.of(request.route)
+        return None if request is None else self.routes.of(request.route)
 
     def queue_s(self, outbound: OutboundRequest) -> float:
         """Return the longest time that the request may be queued, in seconds."""
         route = self._route_of(outbound)
-        return self._queue_s if route is None or route.config.queue.max_s is None else route.config.queue.max_s
+        return self.longest_wait_s if route is None or route.config.queue.max_s is None else route.config.queue.max_s
 
     def queue_expired(self, outbound: OutboundRequest, now_s: float) -> Ticket | RequestError:
         """Place a request that has waited for room for too long on a fallback's worker.
@@ -264,7 +235,7 @@ class PlacementGate:
 
     def _after_wait(self, outbound: OutboundRequest, request: Request, now_s: float) -> Ticket | None:
         try:
-            within = self._within(outbound) if self._quarantine.active else None
+            within = self._within(outbound) if self.quarantine.active else None
         except RequestError:
             return None
         placed = self._fallback(outbound, request, _FULL, now_s, False, within)
@@ -278,21 +249,18 @@ class PlacementGate:
             return
         if route is not None:
             route.waits_elsewhere(request)
-        self._queue.enter(request, outbound.queued_for_model)
-
-    def hold(self, request: HeldRequest, held: Held) -> None:
-        self._hold_queue.enter(request, held)
+        self.no_worker.enter(request, outbound.queued_for_model)
 
     def leave_queues(self, outbound: OutboundRequest, request: HeldRequest) -> None:
         """Remove `request` from the queue that it waits in, if any."""
         route = self._route_of(outbound)
         if route is not None:
             route.leave(request)
-        self._queue.leave(request)
-        self._hold_queue.leave(request)
+        self.no_worker.leave(request)
+        self.hold_queue.leave(request)
 
     def ended(self, outbound: OutboundRequest) -> None:
-        self._queue.freed()
+        self.no_worker.freed()
         route, outbound.route_slot = outbound.route_slot, None
         if route is not None:
             route.end()
@@ -303,18 +271,18 @@ class PlacementGate:
         assert failure is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
         except RequestError as error:
-            self._dispatcher.failed(ticket, *why)
+            self.dispatcher.failed(ticket, *why)
             return error
-        again = self._dispatcher.retry(ticket, *why, within=within)
+        again = self.dispatcher.retry(ticket, *why, within=within)
         if isinstance(again, Reject):
-            if self._models.falls_back and failure.point is FailurePoint.REFUSED:
+            if self.models.falls_back and failure.point is FailurePoint.REFUSED:
                 other = self._fallback(outbound, ticket.request, again, now_s, False, within)
                 if isinstance(other, Ticket):
                     return other
             return again.error
-        self._metrics.retries.add(1.0, (failure.point.value,))
+        self.metrics.retries.add(1.0, (failure.point.value,))
         return again
 
     def retry_prefill(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | None:
@@ -323,23 +291,23 @@ class PlacementGate:
         assert failure is not None and handover is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
         except RequestError:
-            self._dispatcher.failed(ticket, *why)
+            self.dispatcher.failed(ticket, *why)
             within = frozenset()
-        again = self._dispatcher.retry_prefill(ticket, *why, within=within, receiver=handover.receiver)
+        again = self.dispatcher.retry_prefill(ticket, *why, within=within, receiver=handover.receiver)
         if again is None:
             handover.settle(PREFILL_FAILED)
         else:
-            self._metrics.retries.add(1.0, (failure.point.value,))
+            self.metrics.retries.add(1.0, (failure.point.value,))
             handover.again(again)
         return again
 
     def finish_prefill(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
         """Release a prefill that has ended. Its whole answer is its first token."""
         if attempt.status < 400:
-            self._dispatcher.first_token(attempt.ticket, now_s)
-        self._dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
+            self.dispatcher.first_token(attempt.ticket, now_s)
+        self.dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def runs_plain(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
         """Release an attempt whose worker could not use another one's KV cache, if another one may be made without."""
@@ -347,22 +315,22 @@ class PlacementGate:
         if plan is None or failure is None:
             return False
         if handover is not None and handover.lacks_prefill(attempt.ticket):
-            self._dispatcher.not_handed_over(attempt.ticket, now_s, failure.reason)
+            self.dispatcher.not_handed_over(attempt.ticket, now_s, failure.reason)
             return True
         if not plan.depends_at(attempt.ticket):
             return False
         plan.settle(plan.failed_as)
         if attempt.lost or failure.point not in plan.plain_after:
             return False  # the worker is gone, or takes no request
-        return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
+        return self.dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
 
     def replaceable(self, outbound: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
         """Return whether another worker is ready to take over from an attempt that fails at `point`."""
         try:
-            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
         except RequestError:
             return False
-        return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
+        return self.dispatcher.has_alternative(ticket, point, now_s, within=within)
 
     def should_discard(self, outbound: OutboundRequest, attempt: Attempt, now_s: float, *, commented: bool) -> bool:
         """Return whether the client should not get a complete server error, or a complete 404 about the model.
@@ -372,7 +340,7 @@ class PlacementGate:
         failure, connection, model = attempt.failure, attempt.connection, attempt.ticket.request.model
         assert failure is not None and connection is not None
         if failure.point is FailurePoint.UNSERVED and model is not None:
-            self._fleet.unknown_model(model)
+            self.fleet.unknown_model(model)
         if self.replaceable(outbound, attempt.ticket, failure.point, now_s):
             return True
         # After comments, the error must become an event of the stream, which needs the API's error format.
@@ -382,41 +350,36 @@ class PlacementGate:
     def suspect(self, outbound: OutboundRequest, attempt: Attempt) -> None:
         """Notify the quarantine that the request may have crashed the attempt's worker."""
         endpoint = attempt.ticket.candidate.endpoint
-        self._quarantine.failed(endpoint, self.body_key(outbound), attempt.connected_s, lost=attempt.lost)
+        self.quarantine.failed(endpoint, self.body_key(outbound), attempt.connected_s, lost=attempt.lost)
 
     def opened(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> None:
         if attempt.response is not None and attempt.response.events and not attempt.opening.refused:
-            self._dispatcher.first_token(attempt.ticket, now_s)
-        if self._quarantine.active:
-            self._quarantine.survived(self.body_key(outbound))
+            self.dispatcher.first_token(attempt.ticket, now_s)
+        if self.quarantine.active:
+            self.quarantine.survived(self.body_key(outbound))
 
     def worked_s(self, attempt: Attempt, now_s: float) -> float:
         """Return when the attempt's worker last worked on any request, as far as it shows.
 
         That is when its token counters moved. Of a worker without counters, bytes of its answers show it.
         """
-        evidence = self._fleet.evidence(attempt.ticket.candidate.endpoint, now_s)
+        evidence = self.fleet.evidence(attempt.ticket.candidate.endpoint, now_s)
         return evidence.generation_s if evidence.counts_tokens else evidence.progress_s
 
-    def progress(self, attempt: Attempt, events: int, gaps_s: Sequence[float], now_s: float) -> None:
-        """Record that the attempt's stream has brought `events` so far, the latest with `gaps_s` between them and at
-        `now_s`."""
-        self._dispatcher.progress(attempt.ticket, events, gaps_s, now_s)
-
     def finish(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
-        if outbound.digest is not None or self._quarantine.active:
-            self._quarantine.answered(self.body_key(outbound), now_s, identified=outbound.digest is not None)
-        self._dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
+        if outbound.digest is not None or self.quarantine.active:
+            self.quarantine.answered(self.body_key(outbound), now_s, identified=outbound.digest is not None)
+        self.dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def fail(self, attempt: Attempt, now_s: float) -> None:
         failure = attempt.failure
         assert failure is not None
-        self._dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
+        self.dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
 
     def cancel(self, attempt: Attempt, now_s: float) -> None:
         """Abort an attempt and release it. A tunnel counts as finished, because its client was served."""
         attempt.let_go(reusable=False)
         if attempt.switched:
-            self._dispatcher.finished(attempt.ticket, Usage(), now_s)
+            self.dispatcher.finished(attempt.ticket, Usage(), now_s)
         else:
-            self._dispatcher.cancelled(attempt.ticket, now_s)
+            self.dispatcher.cancelled(attempt.ticket, now_s)

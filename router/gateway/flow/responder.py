@@ -118,7 +118,8 @@ class Responder:
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         self.log.gaps(gaps_s)
         if self.answering is not None:
-            self._services.placements.progress(self.answering, events, gaps_s, self.relay.last_read_s)
+            dispatcher, ticket = self._services.placements.dispatcher, self.answering.ticket
+            dispatcher.progress(ticket, events, gaps_s, self.relay.last_read_s)
 
     def worker_failed(self, kind: ErrorKind, message: str) -> Attempt | None:
         """Record that the worker failed the answer in progress. Return its attempt; None without such an answer."""
@@ -302,7 +303,7 @@ class Responder:
         left = self.left_in is not None and ticket is not None
         made_tokens = 0
         if left and ticket is not None and self.tunnel is None:
-            made_tokens = self._services.placements.generated_tokens(ticket, now_s)
+            made_tokens = self._services.placements.dispatcher.generated_tokens(ticket, now_s)
         served = self._began or left or self._charged is not None
         settle(self._outbound, self._charged, self._text_bytes, now_s, served=served, made_tokens=made_tokens)
 

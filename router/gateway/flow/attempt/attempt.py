@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
@@ -48,27 +49,20 @@ _ANSWERED: Final = Outcome.ANSWERED
 _NO_FAULT: Final = AnswerFault.NONE
 
 
+@dataclass(frozen=True, slots=True)
 class AttemptServices:
-    """The objects that all attempts of a gateway share."""
+    """The way to the workers, which all attempts of a gateway share.
 
-    __slots__ = ("loop", "pools", "redials", "scheme", "time", "via", "worker_keys")
+    `scheme` is that of the clients' URLs, and `via` the gateway's line in each request.
+    """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        redials: Counter,
-        pools: ConnectionPool,
-        worker_keys: WorkerKeys | None,
-        scheme: bytes,
-        via: bytes,
-    ) -> None:
-        self.loop = loop
-        self.time = loop.time
-        self.redials = redials
-        self.pools = pools
-        self.worker_keys = worker_keys
-        self.scheme = scheme
-        self.via = via
+    loop: asyncio.AbstractEventLoop
+    time: Callable[[], float]
+    redials: Counter
+    pools: ConnectionPool
+    worker_keys: WorkerKeys | None
+    scheme: bytes
+    via: bytes
 
 
 class Attempt:

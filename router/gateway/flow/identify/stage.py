@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
@@ -244,60 +245,32 @@ class IdentifiedRequest(Protocol):
         """End the request after a defect; called from an `except` block."""
 
 
+@dataclass(frozen=True, slots=True)
 class IdentifyStage:
-    """Parses, admits and identifies requests, at once if possible and otherwise in a task."""
+    """Parses, admits and identifies requests, at once if possible and otherwise in a task.
 
-    __slots__ = (
-        "_durations",
-        "_fleet",
-        "_identity",
-        "_loop",
-        "_models",
-        "_paths",
-        "_pins",
-        "_prefix_header",
-        "_rewriter",
-        "_routes",
-        "_search",
-        "_slices",
-        "_time",
-    )
+    `prefix_header` is the lower-case name of the header that names a prefix, if there is one.
+    """
 
-    def __init__(
-        self,
-        identity: PromptIdentifier,
-        fleet: Fleet,
-        durations: Histogram,
-        loop: asyncio.AbstractEventLoop,
-        paths: RouteTable,
-        pins: Pins,
-        slices: TimeSlices,
-        rewriter: BodyRewriter,
-        routes: TrafficRoutes,
-        models: ModelChoice,
-        search: ResponseSearch,
-        prefix_header: str | None = None,
-    ) -> None:
-        self._models = models
-        self._search = search
-        self._prefix_header = None if prefix_header is None else prefix_header.lower().encode()
-        self._identity = identity
-        self._fleet = fleet
-        self._durations = durations
-        self._loop = loop
-        self._time = loop.time
-        self._paths = paths
-        self._pins = pins
-        self._slices = slices
-        self._rewriter = rewriter
-        self._routes = routes
+    identity: PromptIdentifier
+    fleet: Fleet
+    durations: Histogram
+    loop: asyncio.AbstractEventLoop
+    paths: RouteTable
+    pins: Pins
+    slices: TimeSlices
+    rewriter: BodyRewriter
+    routes: TrafficRoutes
+    models: ModelChoice
+    search: ResponseSearch
+    prefix_header: bytes | None
 
     def start(self, outbound: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
         """Parse and identify `outbound`, then call a method of `request`: at once, or in the task that is returned."""
         route, body, read, reading = outbound.route, outbound.body, None, None
         try:
-            if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                read = read_request(route, outbound.head, body, self._identity.bodies)
+            if reads_quickly(route, body) or (reads_at_once(route, body) and self.slices.take(self.loop)):
+                read = read_request(route, outbound.head, body, self.identity.bodies)
                 if self._unknown_response(outbound, read) is None:
                     reading = self._named(outbound, read)
                     if self._describe_now(outbound, reading, request):
@@ -308,7 +281,7 @@ class IdentifyStage:
             return None
         except UnreadBody:
             pass  # in the task, step by step
-        return self._loop.create_task(self._finish(outbound, read, reading, request))
+        return self.loop.create_task(self._finish(outbound, read, reading, request))
 
     async def _finish(
         self, outbound: OutboundRequest, read: BodyFacts | None, reading: BodyFacts | None, request: IdentifiedRequest
@@ -318,7 +291,7 @@ class IdentifyStage:
             if reading is None:
                 if read is None:
                     read = await read_in_slices(
-                        outbound.route, outbound.head, outbound.body, self._slices, self._identity.bodies
+                        outbound.route, outbound.head, outbound.body, self.slices, self.identity.bodies
                     )
                 await self._find_response(outbound, read)
                 reading = self._named(outbound, read)
@@ -335,8 +308,8 @@ class IdentifyStage:
         """Return the id of the stored response that the request is about, if it has to be looked for."""
         response_id = reading.previous_response_id
         if outbound.route.pinned:
-            response_id = self._paths.stored_id(outbound.head.path)
-        if response_id is None or self._pins.worker(response_id) is not None or not may_be_stored(response_id):
+            response_id = self.paths.stored_id(outbound.head.path)
+        if response_id is None or self.pins.worker(response_id) is not None or not may_be_stored(response_id):
             return None
         return response_id
 
@@ -350,14 +323,14 @@ class IdentifyStage:
         if response_id is not None:
             withheld = b"authorization" in outbound.withheld
             credentials = None if withheld else outbound.head.fields.get(b"authorization")
-            await self._search.find(response_id, self._models.serving(reading.model), credentials)
+            await self.search.find(response_id, self.models.serving(reading.model), credentials)
 
     def _named(self, outbound: OutboundRequest, reading: BodyFacts, *, counted: bool = True) -> BodyFacts:
         """Apply the operator's names. A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed."""
         parsed = reading.fields
         if parsed is not None and parsed.converted and parsed.body is not None:
             outbound.body, outbound.withheld = parsed.body, outbound.caller.withheld_salted
-        return self._models.named(outbound, reading, counted=counted)
+        return self.models.named(outbound, reading, counted=counted)
 
     def _admit(self, outbound: OutboundRequest, reading: BodyFacts) -> None:
         """Check that the caller may send these fields, and prepare the rewrites of the body.
@@ -367,13 +340,13 @@ class IdentifyStage:
         """
         salt = admit(outbound.route, outbound.caller, outbound.body, reading.fields, reading.form)
         if salt is not None:
-            outbound.body = self._rewriter.salt(outbound.body, salt)
+            outbound.body = self.rewriter.salt(outbound.body, salt)
             outbound.withheld = outbound.caller.withheld_salted
         if reading.intake is not None:
             outbound.digest = reading.intake.digest
         limits = outbound.caller.limits
         metered = limits is not None and limits.by_tokens
-        outbound.rewrites = self._rewriter.of(outbound.head, reading.intake, metered=metered)
+        outbound.rewrites = self.rewriter.of(outbound.head, reading.intake, metered=metered)
 
     def _describe_now(self, outbound: OutboundRequest, reading: BodyFacts, request: IdentifiedRequest) -> bool:
         """Admit and describe the request. Return False if identification must continue in a task.
@@ -386,8 +359,8 @@ class IdentifyStage:
             request.stream_expected()
         prompt = None
         if reading.intake is not None:
-            adapter = self._fleet.adapter(reading.model)
-            prompt = self._identity.identify_now(outbound.head.path, reading.intake, adapter)
+            adapter = self.fleet.adapter(reading.model)
+            prompt = self.identity.identify_now(outbound.head.path, reading.intake, adapter)
             if prompt is None:
                 return False
             self._identified(outbound, reading.intake, prompt)
@@ -397,8 +370,8 @@ class IdentifyStage:
     async def _describe_later(self, outbound: OutboundRequest, reading: BodyFacts) -> Request:
         prompt = None
         if reading.intake is not None:
-            adapter = self._fleet.adapter(reading.model)
-            prompt = await self._identity.identify(outbound.head.path, reading.intake, adapter)
+            adapter = self.fleet.adapter(reading.model)
+            prompt = await self.identity.identify(outbound.head.path, reading.intake, adapter)
             self._identified(outbound, reading.intake, prompt)
         return self._describe(outbound, reading, prompt)
 
@@ -408,7 +381,7 @@ class IdentifyStage:
         Raises:
             RequestError: as the public port would answer.
         """
-        reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+        reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self.slices)
         await self._find_response(outbound, reading)
         reading = self._named(outbound, reading, counted=False)
         salt = admit(outbound.route, outbound.caller, outbound.body, reading.fields, reading.form)
@@ -416,19 +389,19 @@ class IdentifyStage:
             outbound.body = salted(outbound.body, salt)
         prompt = None
         if reading.intake is not None:
-            adapter = self._fleet.adapter(reading.model)
-            prompt = self._identity.identify_now(outbound.head.path, reading.intake, adapter)
+            adapter = self.fleet.adapter(reading.model)
+            prompt = self.identity.identify_now(outbound.head.path, reading.intake, adapter)
             if prompt is None:
-                prompt = await self._identity.identify(outbound.head.path, reading.intake, adapter)
+                prompt = await self.identity.identify(outbound.head.path, reading.intake, adapter)
         return self._describe(outbound, reading, prompt)
 
     def _describe(self, outbound: OutboundRequest, reading: BodyFacts, prompt: Prompt | None) -> Request:
         pinned = None
         if outbound.route.pinned or reading.previous_response_id is not None:
-            pinned = pinned_to(outbound.route, outbound.head, reading, self._pins, self._paths)
-        return describe(outbound, reading, prompt, pinned, self._routes, self._prefix_header)
+            pinned = pinned_to(outbound.route, outbound.head, reading, self.pins, self.paths)
+        return describe(outbound, reading, prompt, pinned, self.routes, self.prefix_header)
 
     def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         parsed.release()
         source = prompt.source if prompt is not None else "none"
-        self._durations.observe(self._time() - outbound.arrived_s, (source,))
+        self.durations.observe(self.loop.time() - outbound.arrived_s, (source,))

@@ -163,7 +163,7 @@ class RepeatedHead:
         length = None if known is None else known.length(raw)
         if head is None or length is None:
             return None
-        return head if length == head.content_length else _with_length(head, length)
+        return head if length == head.content_length else msgspec.structs.replace(head, content_length=length)
 
     def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
         """Remember that `raw` parsed to `head`. Return a head that later requests may share."""
@@ -173,25 +173,6 @@ class RepeatedHead:
         self._cut = cut(raw, head.fields)
         self._head = msgspec.structs.replace(head, forwarded={})
         return self._head
-
-
-def _with_length(head: RequestHead, length: int) -> RequestHead:
-    return RequestHead(
-        head.method,
-        head.target,
-        head.path,
-        head.query,
-        head.minor,
-        head.lines,
-        head.fields,
-        head.keep_alive,
-        length,
-        head.chunked,
-        head.expects_continue,
-        head.websocket,
-        head.authority,
-        head.forwarded,
-    )
 
 
 def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:

@@ -61,7 +61,7 @@ class RepeatedResponse:
         length = known.length(data[:end])
         if not length or length != len(data) - end:
             return None
-        return head if length == head.length else _with_length(head, length), data[end:]
+        return head if length == head.length else msgspec.structs.replace(head, length=length), data[end:]
 
     def keep(self, raw: bytes, head: ResponseHead) -> ResponseHead:
         """Remember that `raw` parsed to `head`, if it has a body of known length. Return a head that later responses
@@ -72,21 +72,6 @@ class RepeatedResponse:
         self._cut = known
         self._head = msgspec.structs.replace(head, passed={})
         return self._head
-
-
-def _with_length(head: ResponseHead, length: int) -> ResponseHead:
-    return ResponseHead(
-        head.status,
-        head.status_line,
-        head.lines,
-        head.fields,
-        head.chunked,
-        length,
-        head.keep_alive,
-        head.events,
-        head.bodiless,
-        head.passed,
-    )
 
 
 def final_head(raw: bytes, heads: int) -> tuple[int, int]:
