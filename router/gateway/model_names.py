@@ -10,8 +10,6 @@ from router.config.model import ModelConfig
 class ModelNames:
     """Finds the model that a request means, and the models that may serve it in its place."""
 
-    __slots__ = ("_chains", "aliases", "default", "falls_back")
-
     def __init__(self, models: Mapping[str, ModelConfig]) -> None:
         self.adopt(models)
 

@@ -22,17 +22,6 @@ QUIET_LIMITS = 20
 class Limits:
     """The time limits of requests, in seconds, and the limit on requests in progress."""
 
-    __slots__ = (
-        "comment_interval_s",
-        "connect_s",
-        "first_event_s",
-        "header_delay_s",
-        "idle_s",
-        "max_requests",
-        "queue_s",
-        "total_s",
-    )
-
     def __init__(self, timeouts: TimeoutsConfig, max_requests: int) -> None:
         self.max_requests: Final = max_requests
         self.connect_s: Final = timeouts.connect_s

@@ -26,30 +26,10 @@ class OutboundRequest:
     """
 
     __slots__ = (
-        "alternatives",
-        "arrived_s",
-        "body",
-        "caller",
-        "charge",
-        "digest",
-        "form",
-        "head",
-        "id",
-        "key",
-        "limit_lines",
-        "named",
-        "peer",
-        "plan",
-        "queued_for_model",
-        "request",
-        "rewrites",
-        "route",
-        "route_slot",
-        "size_bytes",
-        "trace",
-        "upgrade",
-        "withheld",
-    )
+        "alternatives", "arrived_s", "body", "caller", "charge", "digest", "form", "head", "id", "key", "limit_lines",
+        "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route", "route_slot", "size_bytes",
+        "trace", "upgrade", "withheld",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -54,8 +54,6 @@ class TraceSink(Protocol):
 
 
 class Tracer:
-    __slots__ = ("_share", "sink", "slow_s", "time", "written")
-
     def __init__(self, wanted: TracingConfig, sink: TraceSink, time_s: Callable[[], float]) -> None:
         self._share = wanted.share
         self.sink = sink
@@ -83,16 +81,8 @@ class RequestTrace:
     """Decisions, waits and attempts of one request, by the event loop's clock."""
 
     __slots__ = (
-        "_attempts",
-        "_decisions",
-        "_parent_id",
-        "_span_id",
-        "_tracer",
-        "_waiting",
-        "_waits",
-        "sampled",
-        "trace_id",
-    )
+        "_attempts", "_decisions", "_parent_id", "_span_id", "_tracer", "_waiting", "_waits", "sampled", "trace_id",
+    )  # fmt: skip
 
     def __init__(self, tracer: Tracer, trace_id: str, parent_id: str, sampled: bool) -> None:
         self._tracer = tracer

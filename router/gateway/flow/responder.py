@@ -36,22 +36,9 @@ class Responder:
     """
 
     __slots__ = (
-        "_began",
-        "_charged",
-        "_client",
-        "_keep",
-        "_outbound",
-        "_promised",
-        "_services",
-        "_trickle",
-        "answering",
-        "error",
-        "left_in",
-        "log",
-        "overdrawn",
-        "relay",
-        "tunnel",
-    )
+        "_began", "_charged", "_client", "_keep", "_outbound", "_promised", "_services", "_trickle", "answering",
+        "error", "left_in", "log", "overdrawn", "relay", "tunnel",
+    )  # fmt: skip
 
     def __init__(
         self,

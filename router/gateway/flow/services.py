@@ -52,8 +52,6 @@ class RequestClient(Protocol):
 class ResponseLines:
     """The gateway's own header lines in responses."""
 
-    __slots__ = ("_cors", "_receipts", "_wanted", "cors_enabled")
-
     def __init__(self, cors: Cors, wanted: HeadersConfig) -> None:
         self._cors = cors
         self._wanted = wanted

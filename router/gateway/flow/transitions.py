@@ -100,20 +100,6 @@ class Transition:
     `sends`, `releases`, `cancels` and `advances` summarise how the effects change the attempt and the plan.
     """
 
-    __slots__ = (
-        "advances",
-        "cancels",
-        "comments",
-        "effects",
-        "event",
-        "guard",
-        "releases",
-        "sends",
-        "state",
-        "then",
-        "to",
-    )
-
     def __init__(
         self, state: RequestState, event: Event, guard: Guard, effects: tuple[Effect, ...], to: RequestState
     ) -> None:

@@ -29,8 +29,6 @@ _M_MMAP_THRESHOLD = -3
 class HeapTrimmer:
     """Counts memory freed by large bodies, and trims the heap from time to time."""
 
-    __slots__ = ("_due", "_freed_bytes", "_loop", "_trim", "trims")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, trim: Callable[[], object] | None) -> None:
         self._loop = loop
         self._trim = trim

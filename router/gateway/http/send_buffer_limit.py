@@ -33,8 +33,6 @@ class SendBufferLimit:
     any other measure would slow down clients that read.
     """
 
-    __slots__ = ("_limit_bytes", "_paused", "_tight", "_write_buffer_bytes", "cut", "used_bytes")
-
     def __init__(self, limits: LimitsConfig, write_buffer_bytes: int = WRITE_BUFFER_BYTES) -> None:
         self._limit_bytes = RESPONSES.of(limits)
         self._write_buffer_bytes = write_buffer_bytes

@@ -16,8 +16,6 @@ SLICE_S = 0.002
 class TimeSlices:
     """Gives the slice of each loop iteration to one request at a time, in turn."""
 
-    __slots__ = ("_clock", "_owner", "_taken")
-
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._owner = asyncio.Lock()

@@ -22,8 +22,6 @@ class WriteCoalescer:
     need not wait while the gateway is `quiet`. Tokens of open streams are written directly.
     """
 
-    __slots__ = ("_call_soon", "_notes", "_writers", "quiet")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
         self._writers: list[Writer] = []

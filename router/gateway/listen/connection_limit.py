@@ -42,8 +42,6 @@ class ConnectionLimit:
     the new connection is refused. Each event takes constant time.
     """
 
-    __slots__ = ("_held", "_kept", "_opening", "_time", "_unused", "accept_order", "evicted", "limit", "refused")
-
     def __init__(self, limit: int, time: Callable[[], float], accept_order: AcceptOrder | None = None) -> None:
         self.limit = limit
         self.accept_order = accept_order

@@ -23,20 +23,6 @@ class RouteQueue:
     holds.
     """
 
-    __slots__ = (
-        "_elsewhere",
-        "_ended_s",
-        "_gap_s",
-        "_limit",
-        "_longest",
-        "_loop",
-        "_offered",
-        "_waiting",
-        "config",
-        "refused",
-        "running",
-    )  # fmt: skip
-
     def __init__(self, config: RouteConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
         self._limit = config.limits.max_requests
@@ -136,8 +122,6 @@ class RouteQueue:
 
 
 class RouteQueues:
-    __slots__ = ("_loop", "_queues")
-
     def __init__(self, routes: Sequence[RouteConfig], loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queues = {route.name: RouteQueue(route, loop) for route in routes if limited(route)}

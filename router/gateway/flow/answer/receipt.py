@@ -14,8 +14,6 @@ _REASON_CHARACTERS: Final = 200
 class Receipts:
     """Writes receipts for the callers that the setting `headers.receipt` admits."""
 
-    __slots__ = ("_all", "enabled")
-
     def __init__(self, wanted: HeadersConfig) -> None:
         self.enabled = wanted.receipt != "off"
         self._all = wanted.receipt == "all"

@@ -83,27 +83,10 @@ class Relay:
     """
 
     __slots__ = (
-        "_batch",
-        "_chunks",
-        "_frame_bytes",
-        "_gaps",
-        "_output",
-        "_own_cors",
-        "_path",
-        "_reads",
-        "_tail",
-        "_time",
-        "_write",
-        "connection",
-        "events",
-        "last_read_s",
-        "out",
-        "own_bytes",
-        "response_bytes",
-        "status",
-        "to_old_client",
-        "usage_frame",
-    )
+        "_batch", "_chunks", "_frame_bytes", "_gaps", "_output", "_own_cors", "_path", "_reads", "_tail", "_time",
+        "_write", "connection", "events", "last_read_s", "out", "own_bytes", "response_bytes", "status",
+        "to_old_client", "usage_frame",
+    )  # fmt: skip
 
     def __init__(
         self,

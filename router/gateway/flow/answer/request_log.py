@@ -24,8 +24,6 @@ MODELS_NAMED: Final = 100
 class LogSinks:
     """The metrics and the access log that the entries of all requests go to."""
 
-    __slots__ = ("_fleet", "_models", "access", "metrics", "service_levels", "time")
-
     def __init__(
         self,
         metrics: GatewayMetrics,

@@ -11,8 +11,6 @@ _NONE = SloConfig()
 class ServiceLevels:
     """The targets of each route, and of each model where its route has none."""
 
-    __slots__ = ("_models", "_routes", "any", "attainment")
-
     def __init__(self, config: Config) -> None:
         self.attainment = Attainment()
         """How many streams met them lately."""

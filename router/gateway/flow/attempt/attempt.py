@@ -73,37 +73,11 @@ class Attempt:
     """
 
     __slots__ = (
-        "_collects",
-        "_dial",
-        "_doubts_refusals",
-        "_end",
-        "_hold",
-        "_late",
-        "_opened",
-        "_other_forms",
-        "_outbound",
-        "_paused",
-        "_rank_form",
-        "_report",
-        "_sent_s",
-        "_services",
-        "connected_s",
-        "connection",
-        "failure",
-        "given_up",
-        "limit_s",
-        "lost",
-        "opening",
-        "recent",
-        "response",
-        "response_read",
-        "sent",
-        "since_s",
-        "switched",
-        "ticket",
-        "usage_frame",
-        "worker_writable",
-    )
+        "_collects", "_dial", "_doubts_refusals", "_end", "_hold", "_late", "_opened", "_other_forms", "_outbound",
+        "_paused", "_rank_form", "_report", "_sent_s", "_services", "connected_s", "connection", "failure", "given_up",
+        "limit_s", "lost", "opening", "recent", "response", "response_read", "sent", "since_s", "switched", "ticket",
+        "usage_frame", "worker_writable",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -14,8 +14,6 @@ class Heartbeat:
     An answer may have lain in its socket meanwhile, so a lease that began with it is older than it looks.
     """
 
-    __slots__ = ("_beat_s", "_gaps", "_listeners", "_loop", "_timer")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._listeners = 0

@@ -23,8 +23,6 @@ attempt depend on another worker (`depends_at`), how long may it take, what foll
 class KvPlans:
     """Decides for each request whether workers share it. Only plans that the request's body allows are compared."""
 
-    __slots__ = ("_handovers", "_pulls")
-
     def __init__(self, handovers: Handovers | None, pulls: Pulls | None) -> None:
         self._handovers = handovers
         self._pulls = pulls

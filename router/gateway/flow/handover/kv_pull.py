@@ -110,8 +110,6 @@ class KvPull:
 
 
 class Pulls:
-    __slots__ = ("config", "dispatcher", "outcomes")
-
     def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, outcomes: Counter) -> None:
         self.config = config
         self.dispatcher = dispatcher

@@ -22,8 +22,6 @@ from router.placement.request import Request
 class Handovers(HandoverParts):
     """Decides for each request whether two workers share it."""
 
-    __slots__ = ()
-
     def plan(
         self,
         request: Request,

@@ -14,8 +14,6 @@ from router.placement.fleet.fleet import Fleet
 class HandoverParts:
     """The connector, what is known of the workers, and where to report."""
 
-    __slots__ = ("config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time")
-
     def __init__(
         self,
         config: HandoverConfig,

@@ -31,8 +31,6 @@ class PrefillPeers:
     """Facts about prefill workers, until a worker is lost, starts again or fails a handover: an engine id changes with
     each start."""
 
-    __slots__ = ("_again_s", "_asking", "_connector", "_facts", "_fleet", "_loop")
-
     def __init__(self, connector: Connector, fleet: Fleet, loop: asyncio.AbstractEventLoop) -> None:
         self._connector = connector
         self._fleet = fleet

@@ -28,8 +28,6 @@ PARSED_AGAIN_BYTES = 262_144
 class ModelChoice:
     """Applies `ModelNames` to requests. `renamed` counts the requests that got the name of another model."""
 
-    __slots__ = ("_fleet", "_identity", "_names", "_pins", "renamed")
-
     def __init__(self, names: ModelNames, fleet: Fleet, identity: PromptIdentifier, pins: Pins) -> None:
         self._names = names
         self._fleet = fleet

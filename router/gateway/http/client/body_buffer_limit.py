@@ -22,8 +22,6 @@ class BodyBufferLimit:
     # A body that does not fit is refused at once. If it waited, its first half would stay in memory, and bodies that
     # wait for each other's memory would wait forever.
 
-    __slots__ = ("_freed", "_large_limit_bytes", "_limit_bytes", "max_body_bytes", "refused", "used_bytes")
-
     def __init__(self, limits: LimitsConfig, freed: Callable[[int], None] = lambda size_bytes: None) -> None:
         self._freed = freed
         self._limit_bytes = BODIES.of(limits)

@@ -31,8 +31,6 @@ class PipelineScheduler:
     here, a bounded number per iteration.
     """
 
-    __slots__ = ("_call_soon", "_iteration_s", "_scheduled", "_waiting")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, iteration_s: float = ITERATION_S) -> None:
         self._call_soon = loop.call_soon
         self._iteration_s = iteration_s

@@ -17,8 +17,6 @@ class RequestIds:
     Ids are unique over all processes without a system call per request. A counter suffices, because they are no secret.
     """
 
-    __slots__ = ("_next", "_prefix")
-
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(10).encode("ascii")
         self._next = count().__next__

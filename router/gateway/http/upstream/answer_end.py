@@ -72,8 +72,6 @@ class AnswerEnd:
     The `recent` bytes of a stream are its last `RECENT_BYTES` or more, without framing, or all of it.
     """
 
-    __slots__ = ()
-
     def suspects(self, data: bytes) -> bool:
         """Return whether a read of a stream may end it, so that it must be judged before the read is passed on."""
         return data.rfind(b"[DONE]") >= 0 or data.rfind(b'"abort"') >= 0
@@ -94,8 +92,6 @@ class AnswerEnd:
 
 class MessagesEnd(AnswerEnd):
     """How complete answers of the Messages API end. For an aborted request vLLM gives no stop reason."""
-
-    __slots__ = ()
 
     def suspects(self, data: bytes) -> bool:
         return data.rfind(b"message_stop") >= 0
@@ -127,8 +123,6 @@ class ResponsesEnd(AnswerEnd):
     vLLM calls an aborted response completed. It shows if no token was generated, since even an empty answer has one for
     its end, and if its status is "cancelled".
     """
-
-    __slots__ = ()
 
     def suspects(self, data: bytes) -> bool:
         return data.rfind(b"response.completed") >= 0 or data.rfind(b"response.incomplete") >= 0

@@ -81,34 +81,10 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_between",
-        "_final",
-        "_heads",
-        "_last",
-        "_loop",
-        "_max_head_bytes",
-        "_parser",
-        "_pools",
-        "_raw_head",
-        "_repeated",
-        "_to_head_request",
-        "_transport",
-        "_unsent",
-        "complete",
-        "connected_s",
-        "endpoint",
-        "idle_since_s",
-        "in_chunk",
-        "on_body",
-        "overrun",
-        "pieces",
-        "raw_bytes",
-        "reader",
-        "response",
-        "reused",
-        "splice",
-        "tunnel",
-    )
+        "_between", "_final", "_heads", "_last", "_loop", "_max_head_bytes", "_parser", "_pools", "_raw_head",
+        "_repeated", "_to_head_request", "_transport", "_unsent", "complete", "connected_s", "endpoint", "idle_since_s",
+        "in_chunk", "on_body", "overrun", "pieces", "raw_bytes", "reader", "response", "reused", "splice", "tunnel",
+    )  # fmt: skip
 
     def __init__(
         self, pools: OwningPool, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, max_head_bytes: int
