@@ -278,8 +278,6 @@ class Assembly:
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
-            "heap_trims": self.heap.trims,
-            "stored_responses": len(self.pins),
             "quarantine": self.quarantine.statistics(),
             "rewrites": {**self.rewriter.statistics(), "model": self.models.renamed},
             "pools": self.pools.statistics(),

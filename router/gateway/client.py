@@ -130,7 +130,6 @@ class ClientConnection(asyncio.Protocol):
             self._services.allow_unsent()
 
     def resume_writing(self) -> None:
-        """Continue after `pause_writing`: the client reads again."""
         self.writable = True
         if self._services.unsent.resumed(self):
             self._services.allow_unsent()
@@ -338,12 +337,10 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
     def shorten_idle(self, by_s: float) -> None:
-        """Shorten the wait for the next request by `by_s`; a negative value extends it."""
         if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
 
     def evict(self) -> None:
-        """Close an idle connection at once, because a new connection needs its place."""
         self.abort()
 
     def abort(self) -> None:
@@ -397,7 +394,6 @@ class ClientConnection(asyncio.Protocol):
         self._framer.give_back()
 
     def open_tunnel(self, tunnel: Tunnel) -> None:
-        """Give the tunnel the bytes that were read ahead and all later ones, after a protocol switch."""
         self._tunnel = tunnel
         pending = self._framer.take_pending()
         self.input.give_back_ahead()

@@ -45,7 +45,6 @@ class DrainState:
         """Set when no connection is open and no new ones are accepted."""
 
     def drain(self) -> None:
-        """Turn readiness off. A connection stays open until an answer with `Connection: close`."""
         self.draining = True
 
     def accepts_no_more(self) -> None:

@@ -27,7 +27,6 @@ class ModelNames:
         return self.aliases.get(name, name)
 
     def fallbacks(self, model: str | None) -> tuple[str, ...]:
-        """Return the models that may serve in place of `model`, in order."""
         return self._chains.get(model, ()) if model is not None else ()
 
 

@@ -48,6 +48,3 @@ class Pins:
         if worker is None and self.shared is not None:
             return self.shared.worker(response_id)
         return worker
-
-    def __len__(self) -> int:
-        return len(self._workers)

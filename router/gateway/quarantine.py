@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from xxhash import xxh3_128_intdigest
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
 from router.gateway.queues.gone_workers import refuses
+from router.gateway.queues.request import WaitingRequest
 from router.metrics.instruments import Counter
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
@@ -33,19 +34,6 @@ RETRY_AFTER_S = 1.0
 _DOUBTED = "Workers were lost while they had this request. It goes to no other worker until it is known why; try again."
 
 
-class RunningRequest(Protocol):
-    @property
-    def body_key(self) -> int:
-        """The quarantine's key of the body; 0 without a body, because such a request is never suspected."""
-
-    @property
-    def unanswered(self) -> tuple[FleetEndpoint, ...]: ...
-
-    @property
-    def awaited(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints in `unanswered`, and the endpoints that an attempt is still connecting to."""
-
-
 class Quarantine:
     """Finds out whether workers that failed requests have died, and limits the workers that a request may go to."""
 
@@ -54,7 +42,7 @@ class Quarantine:
         query_of_death: QueryOfDeathTracker,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
-        requests: Iterable[RunningRequest],
+        requests: Iterable[WaitingRequest],
         deaths: Counter,
         changed: Callable[[], None],
     ) -> None:

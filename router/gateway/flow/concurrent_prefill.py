@@ -65,7 +65,6 @@ class ConcurrentPrefill:
         return self._attempt.ticket.candidate.endpoint
 
     def give_up(self, reason: str) -> None:
-        """Fail, because the worker takes too long or was lost."""
         self._attempt.give_up(reason)
 
     def leave(self, *, finish: bool) -> None:
@@ -79,7 +78,6 @@ class ConcurrentPrefill:
     # the decode's answer
 
     def holds_back(self, outcome: Outcome, decode: Attempt) -> bool:
-        """Return whether an outcome of the decode is held back until the prefill has ended."""
         if outcome not in _HELD_BACK:
             self._held_back.clear()
             return False

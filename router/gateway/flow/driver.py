@@ -89,7 +89,6 @@ class RequestDriver:
 
     @property
     def tickets(self) -> list[Ticket]:
-        """The placement of the running attempt, if one runs."""
         return [] if self._flow.attempt is None else [self._flow.attempt.ticket]
 
     @property
@@ -185,7 +184,6 @@ class RequestDriver:
         self._on(Event.STOPPED)
 
     def shut_down(self) -> None:
-        """End the request: the drain deadline has passed."""
         self._stop(ErrorKind.SHUTTING_DOWN, SHUT_DOWN)
 
     def crashed(self) -> None:
@@ -194,7 +192,6 @@ class RequestDriver:
         self._stop(ErrorKind.INTERNAL, "internal error")
 
     def client_gone(self) -> None:
-        """End the request at once: the client's connection is closed."""
         state = self._flow.state
         if state is RequestState.OVER:
             return
@@ -441,7 +438,6 @@ class RequestDriver:
             beside.leave(finish=finish)
 
     def _serve_alone(self, now_s: float) -> None:
-        """Place the request on one worker, because the plan for two has failed."""
         handover = self._outbound.handover
         assert handover is not None
         handover.end(now_s)

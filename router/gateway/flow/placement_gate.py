@@ -16,8 +16,9 @@ from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
 from router.gateway.metrics import GatewayMetrics
 from router.gateway.quarantine import Quarantine
-from router.gateway.queues.hold import HeldRequest, HoldQueue
-from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
+from router.gateway.queues.hold import HoldQueue
+from router.gateway.queues.no_worker import NoWorkerQueue
+from router.gateway.queues.request import WaitingRequest
 from router.gateway.queues.route_queue import RouteQueue, RouteQueues
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
@@ -241,7 +242,7 @@ class PlacementGate:
         placed = self._fallback(outbound, request, _FULL, now_s, False, within)
         return placed if isinstance(placed, Ticket) else None
 
-    def queue(self, outbound: OutboundRequest, request: QueuedRequest) -> None:
+    def queue(self, outbound: OutboundRequest, request: WaitingRequest) -> None:
         """Let `request` wait until its route is below its limit, or a worker is ready."""
         route = self._route_of(outbound)
         if route is not None and outbound.route_slot is None:
@@ -251,7 +252,7 @@ class PlacementGate:
             route.waits_elsewhere(request)
         self.no_worker.enter(request, outbound.queued_for_model)
 
-    def leave_queues(self, outbound: OutboundRequest, request: HeldRequest) -> None:
+    def leave_queues(self, outbound: OutboundRequest, request: WaitingRequest) -> None:
         """Remove `request` from the queue that it waits in, if any."""
         route = self._route_of(outbound)
         if route is not None:

@@ -33,7 +33,6 @@ class TimeSlices:
         self._taken = False
 
     async def available(self) -> None:
-        """Wait for an iteration with a free slice."""
         async with self._owner:
             await asyncio.sleep(0)
 

@@ -75,7 +75,6 @@ class ConnectionLimit:
         return False
 
     def admit(self, connection: CountedConnection) -> None:
-        """Count an accepted socket, after `has_room` returned True."""
         if self.accept_order is not None:
             self.accept_order.accepted()
         self._held.add(connection)
@@ -84,7 +83,6 @@ class ConnectionLimit:
         self._opening[connection] = self._time(), cancel
 
     def opened(self, connection: CountedConnection) -> None:
-        """The connection is open. Its client has sent nothing yet."""
         self._opening.pop(connection, None)
         if connection in self._held:
             self._unused[connection] = self._time()

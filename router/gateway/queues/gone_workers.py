@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from backends.connect_errors import is_refusal
 from backends.worker import Endpoint
+from router.gateway.queues.request import WaitingRequest
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 
@@ -28,14 +29,6 @@ _LATE_S: Final = 0.25
 """A look that is later than this proves nothing: bytes may lie in their sockets."""
 
 
-class PlacedRequest(Protocol):
-    @property
-    def endpoints(self) -> tuple[FleetEndpoint, ...]: ...
-
-    def worker_gone(self, endpoint: FleetEndpoint) -> None:
-        """Give up what runs at `endpoint`: no answer will come from it."""
-
-
 class GoneWorkers:
     """Ends the requests at a worker that refuses connections once nothing has come from it for `QUIET_S`.
 
@@ -46,7 +39,7 @@ class GoneWorkers:
         self,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
-        requests: Iterable[PlacedRequest],
+        requests: Iterable[WaitingRequest],
         probe_interval_s: float = 0.0,
     ) -> None:
         self._fleet = fleet
@@ -72,7 +65,7 @@ class GoneWorkers:
             self._fleet.on_refusal.remove(self.refused)
             self._fleet.on_removal.remove(self.refused)
 
-    def _at(self, endpoint: FleetEndpoint) -> list[PlacedRequest]:
+    def _at(self, endpoint: FleetEndpoint) -> list[WaitingRequest]:
         return [request for request in self._requests if endpoint in request.endpoints]
 
     def _dial_quiet(self) -> None:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from policies.view import WorkerId
-from router.gateway.queues.no_worker import QueuedRequest, count
+from router.gateway.queues.request import WaitingRequest, count
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.held_by_worker import HeldByWorker
 from router.placement.tickets import Held
-
-
-class HeldRequest(QueuedRequest, Protocol):
-    def __hash__(self) -> int: ...
-
-    @property
-    def served_as(self) -> tuple[str, str]:
-        """The route and the model that metrics name."""
-
-    def sent_to(self, worker: WorkerId | None) -> bool: ...
 
 
 class HoldQueue:
@@ -35,8 +24,8 @@ class HoldQueue:
     def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
-        self._waiting: HeldByWorker[HeldRequest] = HeldByWorker()
-        self._timers: dict[HeldRequest, asyncio.TimerHandle] = {}
+        self._waiting: HeldByWorker[WaitingRequest] = HeldByWorker()
+        self._timers: dict[WaitingRequest, asyncio.TimerHandle] = {}
         self._due: dict[WorkerId | None, None] = {}
         """The workers whose requests are offered in the next iteration, in order."""
         self._dispatcher = dispatcher
@@ -49,13 +38,13 @@ class HoldQueue:
     def open(self) -> bool:
         return len(self._waiting) < self._limit
 
-    def enter(self, request: HeldRequest, held: Held) -> None:
+    def enter(self, request: WaitingRequest, held: Held) -> None:
         """Add `request`, which must not be here already."""
         self._waiting.enter(request, held.worker)
         count(request, 1)
         self._timers[request] = self._loop.call_at(held.until_s, self._offer_one, request)
 
-    def leave(self, request: HeldRequest) -> None:
+    def leave(self, request: WaitingRequest) -> None:
         if self._waiting.leave(request):
             self._timers.pop(request).cancel()
             count(request, -1)
@@ -74,7 +63,6 @@ class HoldQueue:
             self._soon(worker)
 
     def lost(self, endpoint: FleetEndpoint) -> None:
-        """Offer the requests again, because a worker was ejected or removed."""
         self.changed()
 
     def by_route(self) -> list[tuple[str, str, int]]:
@@ -103,7 +91,7 @@ class HoldQueue:
                 if request.sent_to(worker):
                     break
 
-    def _offer_one(self, request: HeldRequest) -> None:
+    def _offer_one(self, request: WaitingRequest) -> None:
         if request in self._waiting:  # it may have left since it was selected
             request.offer()
 

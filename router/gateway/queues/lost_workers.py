@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
 
+from router.gateway.queues.request import WaitingRequest
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 
 LOOK_AGAIN_S = 1.0
 """How long to wait before the retry budget is asked again about a move that it refused."""
-
-
-class AwaitingRequest(Protocol):
-    @property
-    def awaited(self) -> tuple[FleetEndpoint, ...]: ...
-
-    def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
-        """Move the request away from `endpoint` if another worker is ready."""
 
 
 class LostWorkers:
@@ -30,7 +22,7 @@ class LostWorkers:
     retry budget. The other requests are checked again when a worker becomes ready, and every second.
     """
 
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[AwaitingRequest]) -> None:
+    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[WaitingRequest]) -> None:
         self._fleet = fleet
         self._loop = loop
         self._requests = requests

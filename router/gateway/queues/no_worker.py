@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Final, Protocol
+from typing import Final
 
+from router.gateway.queues.request import WaitingRequest, count
 from router.placement.fleet.fleet import Fleet
-from router.security.callers import TenantUsage
 
 _ROOM_CHECK_S: Final = 0.25
 """How often requests that wait for room ask again, since other gateways free room, too."""
-
-
-class QueuedRequest(Protocol):
-    @property
-    def account(self) -> TenantUsage | None:
-        """The tenant's usage; requests that wait count against its quota."""
-
-    def offer(self) -> None:
-        """Ask for a worker again. The request may leave the queue, or stay."""
-
-
-def count(request: QueuedRequest, change: int) -> None:
-    """Change the number of the tenant's waiting requests by `change`, +1 or -1."""
-    account = request.account
-    if account is not None:
-        account.queued += change
 
 
 class NoWorkerQueue:
@@ -39,9 +23,9 @@ class NoWorkerQueue:
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
-        self._waiting: dict[QueuedRequest, str | None] = {}
+        self._waiting: dict[WaitingRequest, str | None] = {}
         """The model for whose workers each one waits; None: for any worker to be ready."""
-        self._for_room: dict[str, OrderedDict[QueuedRequest, None]] = {}
+        self._for_room: dict[str, OrderedDict[WaitingRequest, None]] = {}
         """Those of the waiting requests that wait for room, by model."""
         self._scheduled = False
         self._room_scheduled = False
@@ -53,7 +37,7 @@ class NoWorkerQueue:
     def open(self) -> bool:
         return len(self._waiting) < self._limit
 
-    def enter(self, request: QueuedRequest, model: str | None = None) -> None:
+    def enter(self, request: WaitingRequest, model: str | None = None) -> None:
         """Add `request`, which must not be here already. With `model` it waits for room on that model's workers."""
         count(request, 1)
         self._waiting[request] = model
@@ -65,7 +49,7 @@ class NoWorkerQueue:
     def any_for(self, model: str | None) -> bool:
         return model in self._for_room
 
-    def leave(self, request: QueuedRequest) -> None:
+    def leave(self, request: WaitingRequest) -> None:
         if request in self._waiting:
             model = self._waiting.pop(request)
             count(request, -1)

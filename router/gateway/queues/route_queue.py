@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from router.config.model import RouteConfig
 from router.errors import ErrorKind, RequestError
-from router.gateway.queues.no_worker import QueuedRequest, count
+from router.gateway.queues.request import WaitingRequest, count
 
 _LONGEST_RETRY_S = 60.0
 _SHORTEST_RETRY_S = 1.0
@@ -28,8 +28,8 @@ class RouteQueue:
         self._limit = config.limits.max_requests
         self._longest = config.queue.max_requests
         self._loop = loop
-        self._waiting: dict[QueuedRequest, None] = {}
-        self._elsewhere: set[QueuedRequest] = set()
+        self._waiting: dict[WaitingRequest, None] = {}
+        self._elsewhere: set[WaitingRequest] = set()
         """Requests that wait for a ready worker."""
         self._offered = 0
         """Free places that are reserved for requests whose offer is scheduled."""
@@ -70,15 +70,14 @@ class RouteQueue:
         self._ended_s = now_s
         self._offer_soon()
 
-    def wait(self, request: QueuedRequest) -> None:
+    def wait(self, request: WaitingRequest) -> None:
         count(request, 1)
         self._waiting[request] = None
 
-    def waits_elsewhere(self, request: QueuedRequest) -> None:
+    def waits_elsewhere(self, request: WaitingRequest) -> None:
         self._elsewhere.add(request)
 
-    def leave(self, request: QueuedRequest) -> None:
-        """Forget the request if it waits."""
+    def leave(self, request: WaitingRequest) -> None:
         self._elsewhere.discard(request)
         if request in self._waiting:
             del self._waiting[request]

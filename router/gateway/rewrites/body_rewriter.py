@@ -220,7 +220,6 @@ class BodyRewriter:
         self._streams[endpoint, path] = _Streams(None)
 
     def observed(self, frame: UsageFrame) -> None:
-        """Count a complete stream that the gateway had changed to report its usage."""
         self._counts["usage_taken_out" if frame.taken else "usage_missing"] += 1
 
     def _forget(self, lost: FleetEndpoint) -> None:

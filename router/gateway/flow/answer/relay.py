@@ -120,7 +120,6 @@ class Relay:
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
 
     def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
-        """Set the connection that the answer comes from, and the filter of its usage, if any."""
         self.connection = connection
         self.usage_frame = usage_frame
 
@@ -240,7 +239,6 @@ class Relay:
             self.flush()
 
     def rewrite(self, data: bytes) -> None:
-        """Write what the filter makes of one read of a body that is no stream."""
         self.last_read_s = self._time()
         self._send_pieces()
 

@@ -81,7 +81,6 @@ class RequestLog:
 
     @property
     def worker(self) -> str:
-        """The last worker tried; empty if there was none."""
         return "" if self.ticket is None else self.ticket.candidate.id
 
     def first_event(self, now_s: float) -> None:

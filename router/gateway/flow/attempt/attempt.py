@@ -143,7 +143,6 @@ class Attempt:
 
     @property
     def unopened(self) -> bool:
-        """Whether no part of the answer has gone to the client."""
         return not self._opened
 
     @property
@@ -236,7 +235,6 @@ class Attempt:
     # the worker's answer
 
     def response_began(self, response: ResponseHead) -> None:
-        """Classify a final response head as the start of an answer or as a failure."""
         self.response = response
         status = response.status
         if status < 400 and not self.ticket.candidate.endpoint.ranks.settled:
@@ -296,7 +294,6 @@ class Attempt:
         self._report(Outcome.MOVED, self)
 
     def _read_before_first(self, data: bytes) -> None:
-        """Take body bytes before the first event has gone to the client."""
         assert self.response is not None and self.connection is not None
         verdict = self.opening.feed(data, self.connection, self.response)
         if verdict is _OPEN and self._doubts_refusals and self.opening.refused:
@@ -350,7 +347,6 @@ class Attempt:
         return b"" if self.connection is None else b"".join(self.connection.pieces)
 
     def _stream_error(self) -> None:
-        """Fail, because the first event of the stream is an error."""
         error = self.opening.error
         assert error is not None
         self.let_go(reusable=False)
@@ -422,7 +418,6 @@ class Attempt:
             self._fail(FailurePoint.ANSWERED, REASONS[fault])
 
     def response_ended(self) -> None:
-        """Report the outcome of a complete answer."""
         response = self.response
         assert response is not None
         if self._opened:
@@ -496,7 +491,6 @@ class Attempt:
         return FailurePoint.SENT if self.sent else FailurePoint.CONNECT
 
     def comment(self) -> None:
-        """Record that the client has received comments, and so cannot get this worker's head."""
         self.opening.comment()
 
     def give_up(self, reason: str, *, late: bool = False) -> None:

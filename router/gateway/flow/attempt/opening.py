@@ -103,7 +103,6 @@ class Opening:
         self._pieces.clear()
 
     def take(self) -> bytes:
-        """Remove and return the bytes so far, framing included."""
         data = b"".join(self._pieces)
         self._pieces = []
         self._first = None

@@ -188,7 +188,6 @@ class KvHandover:
         return self.decode
 
     def prefill_failed(self) -> None:
-        """Settle: the prefill failed while the decode waited for it."""
         self.settle(PREFILL_FAILED)
 
     def lacks_prefill(self, ticket: Ticket) -> bool:
@@ -242,7 +241,6 @@ class KvHandover:
         return CachedTokens(lambda: self._cached_tokens)
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        """Settle: the answer of `ticket` has begun."""
         if self.depends_at(ticket):
             self._receive()
             self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("transfer",))
@@ -260,7 +258,6 @@ class KvHandover:
         return ticket is self.decode and self._received
 
     def settle(self, outcome: str) -> None:
-        """Count the outcome, unless there is one already."""
         if not self._outcome:
             self._outcome = outcome
             if outcome == HANDED_OVER or not self.together:  # else the prefill may still have to be sent again
@@ -303,7 +300,6 @@ class SidecarHandover(KvHandover):
         return None
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        """Settle: the answer of `ticket` has begun, so the prefill has ended."""
         if self.depends_at(ticket):
             dispatcher = self._handovers.dispatcher
             dispatcher.first_token(self.prefill, now_s)
@@ -313,6 +309,5 @@ class SidecarHandover(KvHandover):
             self.settle(HANDED_OVER)
 
     def settle(self, outcome: str) -> None:
-        """Count the outcome, unless there is one already, and end the prefill."""
         KvHandover.settle(self, outcome)
         self._handovers.dispatcher.cancelled(self.prefill, self._handovers.time())

@@ -152,7 +152,6 @@ class RouteTable:
             self._exact.setdefault(route.pattern, route)
 
     def find(self, path: str) -> Route | None:
-        """Return the route of `path`, or None if it is not forwarded."""
         route = self._exact.get(path)
         if route is not None:
             return route

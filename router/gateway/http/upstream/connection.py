@@ -236,7 +236,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines((head, body))
 
     def flush(self) -> None:
-        """Write the request that waits in the write coalescer, if any."""
         unsent, self._unsent = self._unsent, b""
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(unsent)
@@ -350,7 +349,6 @@ class UpstreamConnection(asyncio.Protocol):
             LastLook(self._loop, self._head_overdue, reader)
 
     def _head_overdue(self, reader: ResponseReader) -> None:
-        """Fail the response if its head is still incomplete."""
         if self.reader is reader and self.response is None and not self._raw_head.endswith(HEAD_END):
             try:
                 reader.worker_lost("the response's head took too long", True)

@@ -58,8 +58,6 @@ class ConnectionPool:
         self._idle: dict[Endpoint, list[UpstreamConnection]] = {}
         self._open: set[UpstreamConnection] = set()
         self._heads: dict[Endpoint, RepeatedResponse] = {}
-        self.dials = 0
-        self.reuses = 0
 
     def take(self, endpoint: Endpoint) -> UpstreamConnection | None:
         idle = self._idle.get(endpoint)
@@ -68,14 +66,12 @@ class ConnectionPool:
             connection = idle.pop()
             if connection.usable and connection.idle_since_s > oldest_s:
                 connection.reused = True
-                self.reuses += 1
                 return connection
             connection.abort()
         return None
 
     def dial(self, endpoint: Endpoint, dialler: Dialler) -> asyncio.Task[None]:
         """Open a connection. Exactly one method of `dialler` is called unless the task is cancelled."""
-        self.dials += 1
         return self._loop.create_task(self._dial(endpoint, dialler))
 
     async def _dial(self, endpoint: Endpoint, dialler: Dialler) -> None:
@@ -142,9 +138,6 @@ class ConnectionPool:
         return {
             "open": len(self._open),
             "idle": sum(map(len, self._idle.values())),
-            "idle_by_worker": {endpoint.authority: len(idle) for endpoint, idle in self._idle.items()},
-            "dials": self.dials,
-            "reuses": self.reuses,
         }
 
 
