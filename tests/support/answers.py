@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.scripted_worker import Script
+
+Answer = Callable[[Script], Awaitable[None]]
 
 USAGE: dict[str, Any] = {
     "prompt_tokens": 40,
@@ -35,6 +39,25 @@ def usage_event() -> bytes:
 
 def json_head(length: int, status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, length)
+
+
+async def silent(script: Script) -> None:
+    """Answer nothing, and wait until the gateway closes the connection."""
+    await script.gone()
+
+
+async def die(script: Script) -> None:
+    await script.die()
+
+
+def after(go_on: asyncio.Event, answer: Answer | None = None) -> Answer:
+    """Return a script that answers once `go_on` is set, in JSON if not with `answer`."""
+
+    async def script(script: Script) -> None:
+        await go_on.wait()
+        await (answer or answer_json)(script)
+
+    return script
 
 
 async def answer_json(script: Script, status: bytes = b"200 OK", body: bytes | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
@@ -29,9 +29,10 @@ from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.prompt_identifier import PromptIdentifier
+from tests.support.answers import Answer
 from tests.support.metrics import check_labels, counted
 from tests.support.raw_client import Client, Reply
-from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
+from tests.support.scripted_worker import ScriptedWorker, SocketWorker
 
 FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: RankCache(16, 1_000, True)})
 """What a worker of model ``m`` reports."""
@@ -194,6 +195,13 @@ class Rig:
             self.fleet.probe_succeeded(joined.id, facts, self.loop.time())
         return joined
 
+    async def add(self, script: Answer, facts: WorkerFacts | None = FACTS) -> ScriptedWorker:
+        """Start a worker and add it to the fleet. It stops with the gateway."""
+        worker = await ScriptedWorker(script).start()
+        self.workers.append(worker)
+        self.join(worker, facts)
+        return worker
+
     async def start(self) -> Self:
         self.address = (await self.gateway.start())[0]
         return self
@@ -207,6 +215,12 @@ class Rig:
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), **options)
         self._writers.append(writer)
         return Client(reader, writer)
+
+    async def send(self, raw: bytes) -> Client:
+        """Send one request on a connection of its own; return the connection."""
+        client = await self.connect()
+        client.writer.write(raw)
+        return client
 
     async def ask(self, raw: bytes, on_head: Callable[[], object] | None = None) -> Reply:
         """Send one request on a connection of its own and read its response, as `Client.ask` does."""
@@ -245,7 +259,7 @@ class RigBuilder:
 
     async def __call__(
         self,
-        *scripts: Callable[[Script], Awaitable[None]],
+        *scripts: Answer,
         facts: WorkerFacts | None = FACTS,
         relearn: Relearn | None = None,
         traces: TraceSink | None = None,
@@ -261,7 +275,5 @@ class RigBuilder:
         rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn, traces)
         self._built.append(rig)
         for script in scripts:
-            worker = await ScriptedWorker(script).start()
-            rig.workers.append(worker)
-            rig.join(worker, facts)
+            await rig.add(script, facts)
         return await rig.start()

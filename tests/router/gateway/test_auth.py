@@ -297,20 +297,17 @@ async def traffic(rig, auth, failure, monkeypatch):
     for raw in client_breaks:
         assert (await gateway.ask(raw)).status in (400, 401, 404)
     for _ in range(8):
-        client = await gateway.connect()
-        client.writer.write(post(body=body, extra=bearer(ALICE)))
+        client = await gateway.send(post(body=body, extra=bearer(ALICE)))
         with contextlib.suppress(asyncio.IncompleteReadError):
             await client.read()
-    leaving = await gateway.connect()
-    leaving.writer.write(post(body=body, extra=bearer(ALICE)))
+    leaving = await gateway.send(post(body=body, extra=bearer(ALICE)))
     leaving.leave()
     with monkeypatch.context() as patched:
         patched.setattr(gateway.dispatcher, "dispatch", crash)
         assert (await gateway.ask(post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
         patched.setattr("router.gateway.client.RequestDriver", crash)
-        client = await gateway.connect()
-        client.writer.write(post(body=body, extra=bearer(ALICE)))
+        client = await gateway.send(post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""
     await eventually(lambda: gateway.idle)
     assert gateway.counted("retries"), "no worker has failed"

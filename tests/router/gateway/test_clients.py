@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from router.gateway.client import ClientConnection
-from tests.support.answers import DONE, END, answer_json, chunk, event, json_head, usage_event
+from tests.support.answers import DONE, END, after, answer_json, chunk, event, json_head, silent, usage_event
 from tests.support.memory import resident_bytes
 from tests.support.raw_client import PLAIN, get, post
-from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, delivered, eventually, iterations, settled
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -23,12 +22,8 @@ async def left(gate, seen):
 
 
 async def test_a_client_that_leaves_during_prefill_frees_the_worker(rig):
-    async def silent(script):
-        await script.gone()
-
     gate = await rig(silent)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await gate.workers[0].arrived.wait()
     client.leave()
     await left(gate, gate.workers[0].requests[0])
@@ -43,8 +38,7 @@ async def test_a_client_that_leaves_during_the_stream_frees_the_worker(rig, how)
         await script.gone()
 
     gate = await rig(endless)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(b"\n\n")
     match how:
         case "close":
@@ -65,8 +59,7 @@ async def test_an_aborted_stream_is_logged_with_its_progress(rig, caplog):
 
     gate = await rig(endless, access_log=True)
     caplog.set_level(logging.INFO, "warmroute.access")
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     received = await client.reader.readuntil(event("b"))
     client.leave()
     await left(gate, gate.workers[0].requests[0])
@@ -78,8 +71,7 @@ async def test_an_aborted_stream_is_logged_with_its_progress(rig, caplog):
 async def test_a_client_that_leaves_while_identified_or_queued_frees_its_request(rig):
     gate = await rig(answer_json)
     gate.identity.later = asyncio.Event()
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     client.leave()
     await eventually(lambda: gate.gateway.statistics()["streams"] == 0)
@@ -87,8 +79,7 @@ async def test_a_client_that_leaves_while_identified_or_queued_frees_its_request
     gate.identity.later.set()
     assert (await gate.ask(post(body=PLAIN))).status == 200  # identified on the slow path
     gate.fleet.drain(gate.workers[0].id)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     client.leave()
     await eventually(lambda: gate.gateway.statistics()["queued"] == 0)
@@ -98,8 +89,7 @@ async def test_a_client_that_leaves_while_the_worker_is_dialled_frees_the_ticket
     gate = await rig()
     # The dial itself is delayed. The kernel would connect at once to a listener that never accepts, and an address
     # without an answer could not be on loopback.
-    worker = await ScriptedWorker(answer_json).start()
-    gate.join(worker)
+    await gate.add(answer_json)
     pools = gate.gateway._parts.pools
     started = asyncio.Event()
 
@@ -108,13 +98,11 @@ async def test_a_client_that_leaves_while_the_worker_is_dialled_frees_the_ticket
         await asyncio.Event().wait()
 
     pools._dial = slow
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await started.wait()
     client.leave()
     await eventually(lambda: gate.idle)
     assert gate.dispatcher.events == ["ticket", "cancelled"]
-    await worker.stop()
 
 
 async def test_a_dial_above_connect_s_is_retried_on_another_worker(rig):
@@ -139,8 +127,7 @@ async def test_a_client_that_leaves_within_a_request_places_nothing(rig):
     gate = await rig(answer_json)
     raw = post()
     for cut in (1, 30, len(raw) - 3):
-        client = await gate.connect()
-        client.writer.write(raw[:cut])
+        client = await gate.send(raw[:cut])
         await client.writer.drain()
         client.writer.close()
     await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
@@ -191,13 +178,11 @@ async def test_a_reader_stalled_above_stream_idle_s_is_closed(rig):
 
 async def test_a_slow_sender_gets_408(rig):
     gate = await rig(answer_json, timeouts={"client_header_s": 0.1, "client_body_s": 0.1, "client_idle_s": 0.1})
-    client = await gate.connect()
-    client.writer.write(b"POST /v1/comp")
+    client = await gate.send(b"POST /v1/comp")
     reply = await client.read()
     assert (reply.status, reply.code) == (408, "request_timeout")
     assert await client.closed() == b""
-    client = await gate.connect()
-    client.writer.write(post()[:-5])
+    client = await gate.send(post()[:-5])
     assert (await client.read()).status == 408
     client = await gate.connect()
     assert await client.closed() == b""  # idle from the start: nothing to answer
@@ -232,8 +217,7 @@ async def test_heads_and_bodies_above_their_limits_get_431_and_413(rig):
 
 async def test_a_refused_upload_still_gets_its_answer(rig):
     gate = await rig(answer_json, limits={"max_body_bytes": 1_000})
-    client = await gate.connect()
-    client.writer.write(post(body=b"x" * 3_000_000))
+    client = await gate.send(post(body=b"x" * 3_000_000))
     reply = await client.read()
     assert (reply.status, reply.header(b"connection")) == (413, b"close")
     client.writer.close()
@@ -247,14 +231,9 @@ def buffered(gate):
 async def test_a_body_above_the_limit_of_all_bodies_gets_503(rig):
     go_on = asyncio.Event()
 
-    async def slow(script):
-        await go_on.wait()
-        await answer_json(script)
-
-    gate = await rig(slow, limits={"max_buffered_body_bytes": 10_000, "max_body_bytes": 50_000})
+    gate = await rig(after(go_on), limits={"max_buffered_body_bytes": 10_000, "max_body_bytes": 50_000})
     body = b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000)
-    first = await gate.connect()
-    first.writer.write(post(body=body))
+    first = await gate.send(post(body=body))
     await gate.workers[0].arrived.wait()
     assert buffered(gate) == len(body)  # kept as long as another worker may need it
     reply = await gate.ask(post(body=body))
@@ -309,8 +288,7 @@ async def test_an_incomplete_body_is_freed_with_its_connection(rig):
     try:
         before = resident_bytes()
         for _ in range(6):
-            client = await gate.connect()
-            client.writer.write(post(body=b"x" * 31_000_000)[:-1_000_000])
+            client = await gate.send(post(body=b"x" * 31_000_000)[:-1_000_000])
             await eventually(lambda: buffered(gate) >= 30_000_000)
             client.leave()
             await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
@@ -327,8 +305,7 @@ def connections_in_memory():
 
 async def leaves_a_connection(gate, raw, earlier):
     """Send `raw` and leave. Return whether the connection stays in memory with the garbage collector off."""
-    client = await gate.connect()
-    client.writer.write(raw)
+    client = await gate.send(raw)
     await eventually(lambda: gate.gateway.statistics()["connections"] == 1)
     await delivered()
     client.leave()
@@ -402,8 +379,7 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
         await script.gone()
 
     gate = await rig(script)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: "first_token" in gate.dispatcher.events)
     await gate.gateway.aclose(0.05)
     reply = await client.read()  # to the last chunk: a clean end
@@ -418,9 +394,6 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
 
 
 async def test_the_drain_deadline_answers_requests_without_a_response_503(rig):
-    async def silent(script):
-        await script.gone()
-
     async def half(script):
         await script.say(json_head(100), b'{"half')
         await script.gone()
@@ -439,8 +412,7 @@ async def test_the_drain_deadline_answers_requests_without_a_response_503(rig):
     await closing
     assert gate.dispatcher.events == ["ticket", "cancelled"]
     gate = await rig(half)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    client = await gate.send(post(body=PLAIN))
     await client.reader.readuntil(b'{"half')
     await gate.gateway.aclose(0.05)
     assert await client.closed() == b""  # no error can be written within the worker's Content-Length

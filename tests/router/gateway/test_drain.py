@@ -9,7 +9,7 @@ import pytest
 from router.gateway.listen.drain import close_listeners
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger, make_table
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event, silent
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import WAIT_S, delivered, eventually, iterations
 
@@ -58,8 +58,7 @@ async def test_a_kept_alive_connection_gets_one_more_answer_during_a_drain(rig):
         await script.say(chunk(DONE), END)
 
     gate = await rig(script, timeouts=LATER)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: "first_token" in gate.dispatcher.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))
     await eventually(lambda: not gate.gateway._parts.drain.accepts)
@@ -200,12 +199,8 @@ async def test_passed_listeners_are_served_and_their_queue_left_alone(rig):
 
 
 async def test_requests_at_each_worker_are_counted(rig):
-    async def script(script):
-        await script.gone()
-
-    gate = await rig(script)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    gate = await rig(silent)
+    client = await gate.send(post(body=PLAIN))
     await gate.workers[0].arrived.wait()
     assert gate.gateway.in_flight() == {gate.workers[0].id: 1}
     client.leave()

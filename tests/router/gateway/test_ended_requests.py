@@ -143,8 +143,7 @@ async def test_a_request_whose_client_left_leaves_no_cycle(rig, freed, state):
     gate = await rig(*scripts)
     if setup is not None:
         setup(gate)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: reached(gate))
     client.leave()
     await freed()

@@ -13,8 +13,7 @@ async def test_bytes_of_a_running_stream_are_progress(rig):
 
     gate = await rig(quiet_after_two, answer)
     streaming, idle = gate.fleet.endpoints
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(b'"b"')
     now_s = gate.loop.time()
     first = gate.fleet.evidence(streaming, now_s).progress_s

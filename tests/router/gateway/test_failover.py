@@ -8,7 +8,7 @@ import pytest
 
 from router.gateway.queues import lost_workers
 from router.placement.retry_budget import RetryBudget
-from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, usage_event
+from tests.support.answers import DONE, END, after, answer_json, answer_stream, chunk, die, event, silent, usage_event
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, eventually
@@ -25,10 +25,6 @@ def once(first, then=None):
         await (first if len(calls) == 1 else then or answer_stream)(script)
 
     return [script, script]
-
-
-async def die(script):
-    await script.die()
 
 
 async def die_behind_head(script):
@@ -174,18 +170,13 @@ async def test_requests_to_an_unreachable_worker_are_retried(rig):
     gate = await rig()
     gate.join(gone)
     await gone.stop()
-    alive = await ScriptedWorker(answer_stream).start()
-    gate.join(alive)
+    await gate.add(answer_stream)
     for _ in range(2):
         assert (await gate.ask(post())).status == 200
     assert "retry connect" in gate.dispatcher.events
-    await alive.stop()
 
 
 async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
-    async def silent(script):
-        await script.gone()
-
     gate = await rig(*once(silent), timeouts={"first_event_s": 0.1})
     assert (await gate.ask(post())).body.startswith(event("a"))
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
@@ -247,9 +238,6 @@ async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_
 
 
 async def test_an_answer_in_one_piece_above_total_s_is_not_repeated(rig):
-    async def silent(script):
-        await script.gone()
-
     gate = await rig(silent, silent, timeouts={"first_event_s": 0.05, "total_s": 0.2})
     reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.code) == (504, "total_timeout")
@@ -263,12 +251,8 @@ def eject(gate, worker):
 
 @pytest.mark.parametrize("how", ["ejected", "removed"])
 async def test_requests_of_a_lost_worker_are_retried_on_another(rig, how):
-    async def silent(script):
-        await script.gone()
-
     gate = await rig(*once(silent))
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     stuck = next(worker for worker in gate.workers if worker.requests)
     if how == "ejected":
@@ -286,12 +270,8 @@ async def test_requests_of_a_lost_worker_are_retried_on_another(rig, how):
 
 
 async def test_requests_of_a_lost_worker_wait_until_another_is_ready(rig):
-    async def silent(script):
-        await script.gone()
-
     gate = await rig(*once(silent))
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     stuck, other = sorted(gate.workers, key=lambda worker: not worker.requests)
     gate.fleet.drain(other.id)
@@ -303,9 +283,6 @@ async def test_requests_of_a_lost_worker_wait_until_another_is_ready(rig):
 
 
 async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch):
-    async def silent(script):
-        await script.gone()
-
     affords, asked = [False], []
 
     def affordable(*_):
@@ -315,8 +292,7 @@ async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch)
     monkeypatch.setattr(RetryBudget, "affords", affordable)
     monkeypatch.setattr(lost_workers, "LOOK_AGAIN_S", 0.01)
     gate = await rig(*once(silent))
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await eventually(lambda: len(asked) >= 3)
@@ -328,19 +304,14 @@ async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch)
 async def test_started_streams_and_requests_of_drained_workers_are_not_retried(rig):
     go_on = asyncio.Event()
 
-    async def slow(script):
-        await go_on.wait()
-        await answer_stream(script)
-
     async def started(script):
         await script.say(STREAM, chunk(event("a")))
         await slow_end.wait()
         await script.say(chunk(DONE), END)
 
     slow_end = asyncio.Event()
-    gate = await rig(*once(slow))
-    client = await gate.connect()
-    client.writer.write(post())
+    gate = await rig(*once(after(go_on, answer_stream)))
+    client = await gate.send(post())
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     worker = next(worker for worker in gate.workers if worker.requests)
     gate.fleet.drain(worker.id)
@@ -350,8 +321,7 @@ async def test_started_streams_and_requests_of_drained_workers_are_not_retried(r
     assert (await client.read()).status == 200
     assert not any(each.startswith("retry") for each in gate.dispatcher.events)
     gate = await rig(*once(started))
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(b"\n\n")
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await gate.ask(LIVEZ)
@@ -397,9 +367,6 @@ async def test_a_request_above_total_s_gets_total_timeout(rig):
     async def endless(script):
         await script.say(STREAM)
         await script.drip(repeat(chunk(event("a"))), 0.005)
-
-    async def silent(script):
-        await script.gone()
 
     gate = await rig(endless, timeouts={"total_s": 0.15})
     assert b"total_timeout" in (await gate.ask(post())).body
@@ -468,14 +435,9 @@ async def test_an_error_after_comments_becomes_an_event(rig):
 
 
 async def test_a_request_without_stream_gets_no_comments(rig):
-    async def slow(script):
-        await commented.wait()
-        await answer_json(script)
-
     commented = asyncio.Event()
-    gate = await rig(slow, timeouts={"header_delay_s": 0.05})
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    gate = await rig(after(commented), timeouts={"header_delay_s": 0.05})
+    client = await gate.send(post(body=PLAIN))
     await gate.workers[0].arrived.wait()
     await gate.ask(post(), on_head=commented.set)  # a later request, which is a stream and gets a comment
     assert (await client.read()).header(b"content-length")
@@ -486,14 +448,11 @@ async def test_a_request_without_stream_gets_no_comments(rig):
 
 async def test_a_queued_request_is_sent_when_a_worker_joins(rig):
     gate = await rig()
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: gate.gateway.statistics().get("queued") == 1)
-    worker = await ScriptedWorker(answer_stream).start()
-    gate.join(worker)
+    await gate.add(answer_stream)
     assert (await client.read()).status == 200
     assert gate.counted("queue_seconds") == [("true",)]
-    await worker.stop()
 
 
 async def test_a_queued_request_gets_503_after_queue_s(rig):
@@ -508,8 +467,7 @@ async def test_a_queued_request_gets_503_after_queue_s(rig):
 
 async def test_a_request_above_max_queued_requests_gets_503(rig):
     gate = await rig(limits={"max_queued_requests": 1})
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "too_many_requests")

@@ -6,7 +6,7 @@ import pytest
 
 from router.gateway.queues import gone_workers
 from router.placement.fleet import fleet
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head, silent
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually
 
@@ -22,10 +22,6 @@ def soon(monkeypatch):
 
 async def begin(script):
     await script.say(STREAM_HEAD, chunk(event("a")))
-    await script.gone()
-
-
-async def silent(script):
     await script.gone()
 
 

@@ -10,6 +10,7 @@ from backends.simulated.settings import WorkerSettings
 from router.gateway.flow.handover.heartbeat import Heartbeat
 from router.placement.request import Request
 from tests.support import otlp
+from tests.support.answers import silent
 from tests.support.otlp import Sink
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
@@ -421,10 +422,7 @@ async def test_a_prefill_without_parameters_costs_only_time(shared):
 async def test_a_prefill_that_takes_too_long_is_given_up(shared):
     gateway = await shared(prefill_s=0.2)
 
-    async def hang(script):
-        await script.gone()
-
-    scripted = await ScriptedWorker(hang).start()
+    scripted = await ScriptedWorker(silent).start()
     gateway.rig.workers.append(scripted)
     gateway.join(scripted, "prefill")
     decode, _ = await gateway.add("decode")
@@ -563,8 +561,7 @@ async def test_a_client_that_leaves_during_the_prefill_frees_both_workers(shared
     prefill, _ = await gateway.add("prefill", time_scale=1.0, speed=0.001)
     decode, _ = await gateway.add("decode")
     gateway.occupy()
-    client = await gateway.rig.connect()
-    client.writer.write(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
+    client = await gateway.rig.send(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
     await eventually(lambda: prefill.server_load == 1)
     client.writer.transport.abort()
     await gateway.ends_clean(prefill, decode)
@@ -577,8 +574,7 @@ async def test_a_client_that_leaves_during_the_transfer_frees_both_workers(share
     decode, _ = await gateway.add("decode", time_scale=1.0)
     decode.transfers.faults.slowdown = 1e9
     gateway.occupy()
-    client = await gateway.rig.connect()
-    client.writer.write(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
+    client = await gateway.rig.send(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
     await eventually(lambda: decode.server_load == 1)
     client.writer.transport.abort()
     await gateway.ends_clean(prefill, decode)

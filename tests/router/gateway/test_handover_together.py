@@ -286,8 +286,7 @@ async def test_a_decode_worker_that_cannot_load_computes_the_prompt_itself(toget
 async def test_a_client_that_leaves_frees_both_workers_once_the_prefill_has_ended(together, connector):
     gateway, prefill, decode = await pair(together, connector)
     prefill.clock.freeze()
-    client = await gateway.rig.connect()
-    client.writer.write(gateway.raw(prompt=list(range(500, 540))))
+    client = await gateway.rig.send(gateway.raw(prompt=list(range(500, 540))))
     await eventually(lambda: moved(decode)["waiting"] == 1)
     client.writer.transport.abort()
     await eventually(lambda: decode.server_load == 0)
@@ -300,8 +299,7 @@ async def test_a_client_that_leaves_frees_both_workers_once_the_prefill_has_ende
 @BOTH
 async def test_a_client_that_leaves_the_stream_frees_both_workers(together, connector):
     gateway, prefill, decode = await pair(together, connector, decode={"time_scale": 1.0})
-    client = await gateway.rig.connect()
-    client.writer.write(gateway.raw(prompt=PROMPT, max_tokens=4_000, stream=True))
+    client = await gateway.rig.send(gateway.raw(prompt=PROMPT, max_tokens=4_000, stream=True))
     await eventually(lambda: gateway.outcomes == ["handed_over"])
     client.writer.transport.abort()
     await gateway.frees(prefill, decode)

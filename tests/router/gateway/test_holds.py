@@ -6,7 +6,7 @@ import pytest
 
 from policies.spec import PolicySpec
 from policies.view import Decision
-from tests.support.answers import answer_stream
+from tests.support.answers import answer_stream, die
 from tests.support.raw_client import get, post
 from tests.support.waiting import eventually
 
@@ -89,8 +89,7 @@ async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
 @pytest.mark.parametrize("path", [b"/tokenize", b"/v1/messages/count_tokens", b"/v1/embeddings"])
 async def test_requests_that_generate_nothing_are_never_held(gate, path):
     made = await gate()
-    other = await made.connect()
-    other.writer.write(post(path))
+    other = await made.send(post(path))
     await eventually(lambda: len(made.slow.waiting) == 2)
     assert held(made) == 1
     tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
@@ -121,8 +120,7 @@ async def test_a_hold_not_for_prefills_outlasts_the_prefills(gate):
 
 async def test_held_requests_are_sent_one_by_one_in_order_of_arrival(gate):
     made = await gate()
-    third = await made.connect()
-    third.writer.write(post())
+    third = await made.send(post())
     await eventually(lambda: held(made) == 2)
     for client, left in ((made.first, 1), (made.second, 0), (third, 0)):
         made.slow.answer()
@@ -152,8 +150,7 @@ async def test_a_held_request_is_sent_when_the_client_before_it_leaves(gate):
 
 async def test_a_request_above_max_queued_requests_is_sent_at_once(gate):
     made = await gate(limits={"max_queued_requests": 1})
-    third = await made.connect()
-    third.writer.write(post())
+    await made.send(post())
     await eventually(lambda: len(made.slow.waiting) == 2)
     assert made.dispatcher.events.count("ticket") == 2 and held(made) == 1
 
@@ -176,11 +173,8 @@ async def test_a_held_request_without_workers_is_queued_until_one_joins(gate):
 
 
 async def test_a_retry_is_not_held(rig):
-    async def dies(script):
-        await script.die()
-
     slow = Slow()
-    made = await rig(dies, slow)
+    made = await rig(die, slow)
 
     class Late:
         def decide(self, request, fleet):
@@ -188,8 +182,7 @@ async def test_a_retry_is_not_held(rig):
             return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=LONG_S if busy else 0.0)
 
     made.dispatcher.set_policy(Late(), PolicySpec("late"))
-    client = await made.connect()
-    client.writer.write(post())
+    client = await made.send(post())
     await eventually(lambda: slow.waiting)
     slow.answer()
     assert (await client.read()).status == 200 and "held" not in made.dispatcher.events

@@ -36,8 +36,7 @@ def begins(data, sockets):
 async def test_a_stream_whose_bytes_have_arrived_goes_on(rig, limit):
     sockets = []
     gate = await rig(begins(STREAM_HEAD + chunk(event("a")), sockets), timeouts={limit: LIMIT_S})
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(event("a"))
     stand_still(sockets[0], REST)
     assert b"error" not in await client.reader.readuntil(DONE)
@@ -48,8 +47,7 @@ async def test_a_stream_whose_bytes_have_arrived_goes_on(rig, limit):
 async def test_an_answer_that_has_arrived_is_in_time(rig, limit):
     sockets = []
     gate = await rig(begins(b"", sockets), timeouts={limit: LIMIT_S})
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: sockets)
     stand_still(sockets[0], STREAM_HEAD + REST)
     assert (await client.read()).status == 200
@@ -60,8 +58,7 @@ async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):
     sockets = []
     gate = await rig(begins(STREAM_HEAD[:20], sockets))
     gate.gateway._parts.pools.head_s = LIMIT_S
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     (request,) = await started(gate)
     await eventually(lambda: sockets and request._flow.attempt.connection is not None)
     stand_still(sockets[0], STREAM_HEAD[20:] + REST)
@@ -72,8 +69,7 @@ async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypat
     monkeypatch.setattr("router.gateway.flow.attempt.attempt.ERROR_BODY_S", LIMIT_S)
     sockets, body = [], b'{"error":{"message":"no"}}'
     gate = await rig(begins(json_head(len(body), b"500 No"), sockets))
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    client = await gate.send(post(body=PLAIN))
     (request,) = await started(gate)
     await eventually(lambda: request._flow.attempt and request._flow.attempt._late is not None)
     stand_still(sockets[0], body)
@@ -99,8 +95,7 @@ async def test_a_body_that_has_arrived_is_in_time(rig):
 
 async def test_a_stream_that_has_really_stalled_ends(rig):
     gate = await rig(begins(STREAM_HEAD + chunk(event("a")), []), timeouts={"stream_idle_s": LIMIT_S})
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(event("a"))
     time.sleep(STILL_S)  # noqa: ASYNC251, the point of the test
     assert b"stream_idle_timeout" in await client.reader.readuntil(DONE)

@@ -66,8 +66,7 @@ async def test_max_concurrent_requests_refuses_the_fifth_of_four(rig):
 async def test_a_request_that_ends_frees_its_place(rig, how):
     worker = Gate()
     gate = await rig(worker, limits={"max_concurrent_requests": 1})
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: worker.running == 1)
     assert (await gate.ask(post())).code == "concurrency_limit"
     if how == "leaves":
@@ -196,8 +195,7 @@ async def test_readers_are_cut_above_max_buffered_response_bytes(rig, firehose):
 async def test_a_client_that_reads_is_not_cut_for_stalled_clients(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     received = 0
 
     async def read_on():

@@ -189,12 +189,10 @@ async def test_without_a_model_the_default_serves(fleet):
 
 async def test_without_a_model_a_fleet_of_one_model_and_its_adapters_serves(fleet):
     gate, workers = await fleet("big", lora=("sql",))
-    second = await ScriptedWorker(answer_json).start()
-    gate.join(second, facts("big", "another-name-of-big"))
+    second = await gate.add(answer_json, facts("big", "another-name-of-big"))
     for _ in range(2):
         assert (await gate.ask(post(body=NAMELESS))).status == 200
     assert sent(workers["big"]) == sent(second) == NAMELESS
-    await second.stop()
 
 
 NO_NAMES = [b"", b'"model":null,', b'"model":"",', b'"model" : "\\u0062", "model":"",']
@@ -307,9 +305,7 @@ def full(fleet):
 
 async def ask_big(gate, **members):
     """Send a request for `big` on a connection of its own; return the connection."""
-    client = await gate.connect()
-    client.writer.write(post(body=json.dumps({"model": "big", "messages": [], **members}).encode()))
-    return client
+    return await gate.send(post(body=json.dumps({"model": "big", "messages": [], **members}).encode()))
 
 
 async def asked(gate, worker):
@@ -402,8 +398,7 @@ async def test_without_a_ready_fallback_a_request_waits_for_its_own_model(fleet)
     gate, workers = await fleet("big", "small", models={"big": {"fallback": "small"}})
     for worker in workers.values():
         gate.fleet.drain(worker.id)
-    client = await gate.connect()
-    client.writer.write(post(body=b'{"model":"big","messages":[]}'))
+    client = await gate.send(post(body=b'{"model":"big","messages":[]}'))
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     gate.fleet.undrain(workers["small"].id)
     assert (await client.read()).status == 200
@@ -503,8 +498,7 @@ async def test_a_default_and_service_levels_change(fleet):
 async def test_a_fallback_that_is_added_serves_a_request_that_waits(fleet):
     gate, workers = await fleet("big", "small")
     gate.fleet.drain(workers["big"].id)
-    client = await gate.connect()
-    client.writer.write(post(body=b'{"model":"big","messages":[]}'))
+    client = await gate.send(post(body=b'{"model":"big","messages":[]}'))
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     gate.gateway.use_models(settings_of(big={"fallback": "small"}))
     assert (await client.read()).status == 200

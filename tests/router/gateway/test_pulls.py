@@ -263,8 +263,7 @@ async def test_a_client_that_leaves_during_a_pull_frees_the_worker(peers):
     await gateway.source()
     puller, _ = await gateway.add(time_scale=1.0)
     puller.peer_tier.faults.slowdown = 1e9
-    client = await gateway.rig.connect()
-    client.writer.write(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
+    client = await gateway.rig.send(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
     await eventually(lambda: puller.server_load == 1)
     client.writer.transport.abort()
     await eventually(lambda: puller.server_load == 0)

@@ -5,7 +5,7 @@ import pytest
 from backends.connect_errors import is_refusal
 from policies.spec import PolicySpec
 from policies.view import Decision
-from tests.support.answers import answer_stream, json_head
+from tests.support.answers import answer_stream, die, json_head
 from tests.support.raw_client import get, post
 from tests.support.waiting import eventually, iterations
 
@@ -286,10 +286,7 @@ async def silent(script):
 async def test_a_reset_without_a_death_is_not_blamed_on_the_body(rig):
     """The worker still listens, and a probe finds the same process."""
 
-    async def cut(script):
-        await script.die()
-
-    gate = await rig(cut, cut)
+    gate = await rig(die, die)
     doubted = []
     gate.fleet.on_doubt.append(doubted.append)
     client = await gate.connect()
@@ -305,10 +302,7 @@ async def test_a_reset_without_a_death_is_not_blamed_on_the_body(rig):
 
 
 async def test_another_process_at_the_address_proves_a_death(rig):
-    async def cut(script):
-        await script.die()
-
-    gate = await rig(cut, cut)
+    gate = await rig(die, die)
     await (await gate.connect()).ask(post(body=DEADLY))
     for endpoint in gate.fleet.endpoints:
         gate.fleet.restarted(endpoint.id, gate.loop.time())
@@ -319,10 +313,7 @@ async def test_another_process_at_the_address_proves_a_death(rig):
 
 
 async def test_the_same_bytes_on_another_path_are_another_request(rig):
-    async def cut(script):
-        await script.die()
-
-    gate = await rig(cut, cut)
+    gate = await rig(die, die)
     for path in (b"/v1/chat/completions", b"/v1/embeddings"):
         await (await gate.connect()).ask(post(path, body=DEADLY))
         for endpoint in gate.fleet.endpoints:
@@ -333,10 +324,7 @@ async def test_the_same_bytes_on_another_path_are_another_request(rig):
 
 
 async def test_requests_without_a_body_are_never_blamed(rig):
-    async def cut(script):
-        await script.die()
-
-    gate = await rig(cut, cut, extra_paths=[{"path": "/v1/thing", "methods": ["GET"]}])
+    gate = await rig(die, die, extra_paths=[{"path": "/v1/thing", "methods": ["GET"]}])
     for _ in range(3):
         reply = await (await gate.connect()).ask(get(b"/v1/thing"))
         assert reply.status == 503

@@ -58,8 +58,7 @@ async def test_an_old_client_gets_comments_too(rig):
 
     seen = bytearray()
     gate = await rig(script, timeouts=SHORT)
-    client = await gate.connect()
-    client.writer.write(post(version=b"1.0"))
+    client = await gate.send(post(version=b"1.0"))
     while data := await asyncio.wait_for(client.reader.read(65_536), 5):
         seen += data
     assert COMMENT.sub(b"", bytes(seen)).endswith(b"\r\n\r\n" + event("a") + event("b") + DONE)

@@ -6,7 +6,7 @@ import pytest
 
 from router.config.model import LimitsConfig, TenantConfig
 from router.security.keys import KeyEntry, digest_of, new_key
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, usage_event
+from tests.support.answers import DONE, END, STREAM_HEAD, after, answer_json, answer_stream, chunk, event, usage_event
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually
 
@@ -161,8 +161,7 @@ async def test_a_stream_that_ends_early_costs_the_text_that_was_sent(rig, path, 
         await asyncio.Event().wait()
 
     gate = await rig(endless, **default(tokens_per_minute=60_000))
-    client = await gate.connect()
-    client.writer.write(post(path, request_body))
+    client = await gate.send(post(path, request_body))
     got = b""
     while got.count(WORDS.encode()) < 4:
         got += await client.reader.read(65_536)
@@ -196,8 +195,7 @@ async def test_a_client_that_waits_and_leaves_pays_for_what_its_worker_generated
 
     gate = await rig(script, **default(tokens_per_minute=600_000))
     await gate.ask(post(body=body(stream=True)))
-    client = await gate.connect()
-    client.writer.write(post(body=body(user="wait", max_tokens=5)))
+    client = await gate.send(post(body=body(user="wait", max_tokens=5)))
     await eventually(lambda: len(gate.workers[0].requests) == 2)
     before = account(gate)["used_tokens"]
     token_s = gate.dispatcher._output_lengths.decode_s(1.0)
@@ -235,8 +233,7 @@ async def echo(script):
 
 
 async def open_socket(gate):
-    client = await gate.connect()
-    client.writer.write(get(b"/v1/realtime?model=m", UPGRADE))
+    client = await gate.send(get(b"/v1/realtime?model=m", UPGRADE))
     return client, await client.read()
 
 
@@ -307,14 +304,9 @@ async def test_a_server_error_that_is_passed_on_costs_nothing(rig):
 async def test_requests_at_once_are_limited_by_tenant(rig):
     go = asyncio.Event()
 
-    async def slow(script):
-        await go.wait()
-        await answer_json(script)
-
     tenants = {"red": {"max_concurrent_requests": 1}}
-    gate = await rig(slow, auth=AUTH, tenants=TENANTS, limits={"tenants": tenants})
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN, extra=bearer(RED)))
+    gate = await rig(after(go), auth=AUTH, tenants=TENANTS, limits={"tenants": tenants})
+    client = await gate.send(post(body=PLAIN, extra=bearer(RED)))
     await eventually(lambda: account(gate, "tenant:red")["running"] == 1)
     refused = await gate.ask(post(body=PLAIN, extra=bearer(RED_TOO)))
     assert (refused.status, refused.code, refused.header(b"retry-after")) == (429, "concurrent_requests_exceeded", b"1")
@@ -395,13 +387,8 @@ async def test_a_key_moves_to_a_limited_tenant_on_an_open_connection(rig):
 async def test_a_request_in_progress_is_settled_when_its_limit_is_gone(rig):
     go = asyncio.Event()
 
-    async def slow(script):
-        await go.wait()
-        await answer_json(script)
-
-    gate = await rig(slow, **default(max_concurrent_requests=1))
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    gate = await rig(after(go), **default(max_concurrent_requests=1))
+    client = await gate.send(post(body=PLAIN))
     await eventually(lambda: gate.workers[0].requests)
     change(gate, {})
     assert gate.gateway.limits() == []

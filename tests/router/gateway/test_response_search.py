@@ -7,7 +7,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts
 from router.gateway import response_search
 from router.gateway.response_search import may_be_stored
 from router.security.keys import KeyEntry, digest_of
-from tests.support.answers import answer_json
+from tests.support.answers import answer_json, silent
 from tests.support.raw_client import get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
@@ -46,10 +46,6 @@ class Store:
     @property
     def questions(self):
         return len(self.asked)
-
-
-async def hang(script):
-    await script.gone()
 
 
 def follow_up(response_id="resp_1", **fields):
@@ -124,7 +120,7 @@ async def test_a_denial_is_forgotten_and_their_number_is_bounded(rig, monkeypatc
 async def test_silence_is_no_denial(rig, monkeypatch, raw):
     monkeypatch.setattr(response_search, "ANSWER_S", 0.1)
     store = Store()
-    gate = await rig(store, hang)
+    gate = await rig(store, silent)
     reply = await gate.ask(raw)
     assert (reply.status, reply.code) == (503, "worker_failed")
     assert int(reply.header(b"retry-after")) >= 1
@@ -135,7 +131,7 @@ async def test_silence_is_no_denial(rig, monkeypatch, raw):
 
 async def test_a_found_response_does_not_wait_for_silent_workers(rig):
     store = Store("resp_1")
-    gate = await rig(hang, store, hang)
+    gate = await rig(silent, store, silent)
     async with asyncio.timeout(response_search.ANSWER_S):
         assert store.served(await gate.ask(get(ONE)))
     hung = (gate.workers[0], gate.workers[2])
@@ -185,8 +181,7 @@ async def test_a_worker_that_is_not_probed_yet_is_asked_and_waited_for(rig):
     late = await ScriptedWorker(store).start()
     gate.workers.append(late)
     joined = gate.join(late, None)
-    client = await gate.connect()
-    client.writer.write(get(ONE))
+    client = await gate.send(get(ONE))
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     facts = WorkerFacts("0.33.0", (ServedModel("m"),), {0: RankCache(16, 1_000, True)})
     gate.fleet.probe_succeeded(joined.id, facts, gate.loop.time())
@@ -266,7 +261,7 @@ async def test_a_guarded_gateway_searches_with_the_workers_key(rig):
 
 async def test_searches_are_bounded_and_end_with_their_clients(rig, monkeypatch):
     monkeypatch.setattr(response_search, "WAITING", 2)
-    gate = await rig(hang)
+    gate = await rig(silent)
     clients = [await gate.connect() for _ in range(response_search.SEARCHES + 2)]
     search = gate.gateway._parts.search
     for number, client in enumerate(clients):
@@ -285,7 +280,7 @@ async def test_searches_are_bounded_and_end_with_their_clients(rig, monkeypatch)
 @pytest.mark.parametrize(("turns", "code"), [(1, "worker_failed"), (0, "too_many_requests")])
 async def test_a_search_that_takes_too_long_ends(rig, monkeypatch, turns, code):
     monkeypatch.setattr(response_search, "SEARCH_S", 0.1)
-    gate = await rig(hang)
+    gate = await rig(silent)
     gate.gateway._parts.search._turns = asyncio.Semaphore(turns)
     reply = await gate.ask(get(ONE))
     assert (reply.status, reply.code) == (503, code) and reply.header(b"retry-after")

@@ -38,8 +38,7 @@ def figures(gate, route="eval"):
 async def send(gate, *extra):
     clients = []
     for lines in extra:
-        client = await gate.connect()
-        client.writer.write(post(body=PLAIN, extra=lines))
+        client = await gate.send(post(body=PLAIN, extra=lines))
         clients.append(client)
     return clients
 

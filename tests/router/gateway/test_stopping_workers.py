@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from router.placement.fleet.fleet import WorkerState
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import DONE, END, STREAM_HEAD, after, answer_json, answer_stream, chunk, event, json_head
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post
 from tests.support.scripted_worker import ScriptedWorker
@@ -73,8 +73,7 @@ async def test_running_streams_are_left_alone(rig):
         await next(scripts)(script)
 
     gate = await rig(by_turns)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await client.reader.readuntil(event("a"))
     assert (await gate.ask(post(body=PLAIN))).status == 503
     assert states(gate) == [DRAINING]
@@ -156,18 +155,13 @@ async def test_requests_of_a_stopping_worker_that_is_removed_stay_until_it_is_go
     monkeypatch.setattr("router.gateway.queues.gone_workers._PAUSE_S", 0.02)
     release = asyncio.Event()
 
-    async def prefill(script):
-        await release.wait()
-        await answer_json(script)
-
-    scripts = iter([prefill, stops()])
+    scripts = iter([after(release), stops()])
 
     async def by_turns(script):
         await next(scripts)(script)
 
     gate = await rig(by_turns)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    client = await gate.send(post(body=PLAIN))
     await eventually(lambda: gate.workers[0].requests)
     await gate.ask(post(body=PLAIN))
     gate.workers.append(await ScriptedWorker(answer_json).start())

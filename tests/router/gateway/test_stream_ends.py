@@ -170,8 +170,7 @@ async def test_a_stream_whose_last_chunk_comes_in_pieces_is_cut(rig):
         await script.say_apart(CHUNKED, chunk(event("a")), b"0\r\n", b"\r\n")
 
     gate = await rig(script)
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     raw = await client.closed()
     assert raw.endswith(chunk(event("a")) + b"0\r\n"), "no error event can follow, so the end of the framing is missing"
     assert gate.counted("errors") == [("worker_died_in_stream", "stream")]

@@ -4,9 +4,8 @@ import pytest
 
 from policies.spec import PolicySpec
 from router.security.keys import KeyEntry, digest_of, new_key
-from tests.support.answers import answer_json, answer_stream
+from tests.support.answers import after, answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
-from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
@@ -50,12 +49,10 @@ async def test_a_tenants_requests_queue_up_to_its_quota(rig):
 
     clients[0].leave()
     await eventually(lambda: figures(gate)["queued"] == 1)
-    worker = await ScriptedWorker(answer_json).start()
-    gate.join(worker)
+    await gate.add(answer_json)
     for client in (clients[1], *others):
         assert (await client.read()).status == 200
     assert figures(gate)["queued"] == figures(gate, "blue")["queued"] == 0
-    await worker.stop()
 
 
 async def test_a_quota_of_0_queues_no_request(rig):
@@ -87,16 +84,11 @@ class Patient:
 async def test_held_requests_count_against_the_quota(rig):
     go = asyncio.Event()
 
-    async def slow(script):
-        await go.wait()
-        await answer_stream(script)
-
-    gate = await rig(slow, auth=AUTH, tenants=tenants(max_queued_requests=1))
+    gate = await rig(after(go, answer_stream), auth=AUTH, tenants=tenants(max_queued_requests=1))
     gate.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     clients = []
     for key, held in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
-        client = await gate.connect()
-        client.writer.write(post(extra=bearer(key)))
+        client = await gate.send(post(extra=bearer(key)))
         clients.append(client)
         await eventually(lambda: len(gate.dispatcher.events) == len(clients))
         await eventually(lambda held=held: gate.gateway.statistics()["held"] == held)
@@ -117,8 +109,7 @@ def chunked(key):
 
 async def test_bodies_in_progress_are_limited_by_tenant(rig):
     gate = await rig(answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
-    first = await gate.connect()
-    first.writer.write(announced(700, RED) + b"x" * 600)
+    first = await gate.send(announced(700, RED) + b"x" * 600)
     await eventually(lambda: figures(gate)["body_bytes"] == 600)
 
     reply = await gate.ask(announced(500, RED_TOO) + b"x" * 500)
@@ -159,6 +150,5 @@ async def test_a_renamed_key_is_charged_to_its_new_tenant(rig):
     keys = gate.gateway._parts.keys
     keys._given = (KeyEntry("blue", digest_of(RED.encode())),)
     keys.load()
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN, extra=bearer(RED)))
+    await gate.send(post(body=PLAIN, extra=bearer(RED)))
     await eventually(lambda: figures(gate, "blue")["queued"] == 1)

@@ -119,8 +119,7 @@ async def test_a_request_that_is_tried_again_has_two_attempts(tracing):
 async def test_a_wait_for_a_worker_has_a_span(tracing):
     gate, sink = await tracing(answer_json)
     gate.fleet.drain(gate.workers[0].id)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
+    client = await gate.send(post(body=PLAIN))
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     gate.fleet.undrain(gate.workers[0].id)
     assert (await client.read()).status == 200

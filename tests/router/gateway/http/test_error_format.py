@@ -71,8 +71,7 @@ async def test_introductory_events_are_no_first_token(rig):
         await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
     gate = await rig(script)
-    client = await gate.connect()
-    client.writer.write(post(RESPONSES, STREAMED[RESPONSES]))
+    client = await gate.send(post(RESPONSES, STREAMED[RESPONSES]))
     await introduced.wait()
     assert gate.dispatcher.events == ["ticket"]
     go_on.set()

@@ -5,7 +5,7 @@ from itertools import repeat
 
 import pytest
 
-from tests.support.answers import DONE, END, answer_stream, chunk, event, json_head
+from tests.support.answers import DONE, END, answer_stream, chunk, die, event, json_head, silent
 from tests.support.memory import resident_bytes, status_bytes
 from tests.support.raw_client import post
 from tests.support.scripted_worker import SocketWorker
@@ -38,10 +38,6 @@ def head(*lines):
 
 
 STREAM = head(b"content-type: text/event-stream", b"transfer-encoding: chunked")
-
-
-async def never_answers(script):
-    await script.gone()
 
 
 async def drips_its_head(script):
@@ -125,20 +121,16 @@ async def sends_an_enormous_chunk_size(script):
     await script.gone()
 
 
-async def closes_at_once(script):
-    await script.die()
-
-
 async def switches_protocols_unasked(script):
     await script.say(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nhello")
     await script.gone()
 
 
 BEFORE_AN_EVENT = [
-    never_answers, drips_its_head, stops_in_its_head, sends_garbage, speaks_another_protocol, sends_5_gb_of_header,
+    silent, drips_its_head, stops_in_its_head, sends_garbage, speaks_another_protocol, sends_5_gb_of_header,
     sends_endless_header_lines, floods_1xx, drips_1xx, sends_a_gigantic_chunk_extension, comments_for_ever,
     sends_endless_trailers, announces_two_lengths, announces_a_length_and_chunks, announces_a_negative_length,
-    ends_a_stream_without_an_event, sends_a_wrong_chunk_size, sends_an_enormous_chunk_size, closes_at_once,
+    ends_a_stream_without_an_event, sends_a_wrong_chunk_size, sends_an_enormous_chunk_size, die,
     switches_protocols_unasked,
 ]  # fmt: skip
 
@@ -190,10 +182,6 @@ async def drips_comments(script):
     await script.drip(repeat(b"3\r\n:\n\n\r\n"), 0.7)
 
 
-async def stops_in_its_stream(script):
-    await script.gone()
-
-
 async def extends_a_chunk_for_ever(script):
     await script.say(b"5;ext=")
     await flood(script, b"e" * 65_536)
@@ -210,7 +198,7 @@ async def never_ends_its_trailers(script):
         drips_its_stream,
         drips_small_chunks,
         drips_comments,
-        stops_in_its_stream,
+        silent,
         extends_a_chunk_for_ever,
         never_ends_its_trailers,
     ],
@@ -224,14 +212,13 @@ async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hosti
     limits = {**LIMITS, "stream_idle_s": 0.5, "total_s": 1.6}
     gate = await rig(begins_well, timeouts=limits)
     before = resident_bytes()
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     received = 0
     while data := await asyncio.wait_for(client.reader.read(65_536), WAIT_S):
         received += len(data)
         if data.endswith(END):
             break
-    trickle = hostile.__name__.startswith(("drips", "stops"))
+    trickle = hostile.__name__.startswith(("drips", "silent"))
     assert status_bytes("VmRSS") - before < 16_000_000
     code = "stream_idle_timeout" if trickle else "total_timeout"
     assert gate.counted("errors") == [(code, "stream")]
@@ -306,8 +293,7 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
     closing, tasks = asyncio.Event(), []
     gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0}, timeouts=LIMITS)
     await gate.ask(post())
-    client = await gate.connect()
-    client.writer.write(post())
+    client = await gate.send(post())
     await eventually(lambda: gate.dispatcher.events.count("ticket") == 2)
     await delivered()
     closing.set()

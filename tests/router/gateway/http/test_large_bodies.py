@@ -57,8 +57,7 @@ async def test_an_invalid_large_body_is_refused(rig, path, body, code):
 
 async def test_a_client_that_leaves_during_a_large_body_frees_its_memory(rig):
     gate = await rig(answer_json)
-    client = await gate.connect()
-    client.writer.write(post(body=large()))
+    client = await gate.send(post(body=large()))
     await eventually(lambda: gate.gateway.statistics()["streams"])
     client.leave()
     await eventually(lambda: gate.idle)

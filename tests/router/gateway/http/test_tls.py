@@ -240,8 +240,7 @@ async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, pair):
 
 async def test_plain_http_on_the_tls_port_is_refused(rig, pair):
     gateway = await rig(answer_stream, tls=pair)
-    client = await gateway.connect()
-    client.writer.write(post())
+    client = await gateway.send(post())
     assert b"HTTP/1.1" not in await client.closed()
     assert not gateway.workers[0].requests
 

@@ -4,7 +4,7 @@ import socket
 from time import perf_counter
 
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S, ConnectionLimit
-from tests.support.answers import answer_json
+from tests.support.answers import after, answer_json
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import delivered, eventually
 
@@ -178,11 +178,7 @@ async def test_a_new_client_replaces_a_silent_one(rig):
 async def test_a_request_in_progress_keeps_its_connection(rig):
     go_on = asyncio.Event()
 
-    async def slow(script):
-        await go_on.wait()
-        await answer_json(script)
-
-    gate = await rig(slow, limits={"max_connections": 2})
+    gate = await rig(after(go_on), limits={"max_connections": 2})
     asking, sending = await gate.connect(), await gate.connect()
     asking.writer.write(post(body=PLAIN))
     sending.writer.write(post(body=PLAIN)[:-5])  # half a body counts as a request in progress

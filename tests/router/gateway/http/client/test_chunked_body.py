@@ -45,8 +45,7 @@ def test_the_framer_reports_that_unread_chunks_are_left() -> None:
 
 async def test_other_clients_are_served_during_a_body_of_many_chunks(rig) -> None:
     gate = await rig(answer_json)
-    slow = await gate.connect()
-    slow.writer.write(HEAD + in_chunks(CONTENT) + post(body=PLAIN))
+    slow = await gate.send(HEAD + in_chunks(CONTENT) + post(body=PLAIN))
     assert (await gate.ask(post(body=PLAIN))).status == 200
     assert [(await slow.read()).status for _ in range(2)] == [200, 200]
     assert CONTENT in [request.body for worker in gate.workers for request in worker.requests]

@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
-from tests.support.answers import answer_json
+from tests.support.answers import after, answer_json
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually, iterations
 
@@ -104,8 +104,7 @@ async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig,
 
 async def test_pipelined_requests_are_answered_in_order(rig):
     gate = await rig(answer_json)
-    client = await gate.connect()
-    client.writer.write((LIVEZ + post(body=PLAIN) + NO_SUCH_PATH + post(body=PLAIN)) * 50)
+    client = await gate.send((LIVEZ + post(body=PLAIN) + NO_SUCH_PATH + post(body=PLAIN)) * 50)
     for _ in range(50):
         replies = [await client.read() for _ in range(4)]
         assert [reply.status for reply in replies] == [200, 200, 404, 200]
@@ -157,8 +156,7 @@ async def test_a_client_that_never_reads_is_closed_after_the_stream_limit(rig, n
 
 async def test_responses_are_sent_after_the_client_half_closes(rig):
     gate = await rig(answer_json)
-    client = await gate.connect()
-    client.writer.write(LIVEZ * 300)
+    client = await gate.send(LIVEZ * 300)
     client.writer.write_eof()
     assert (await client.closed()).count(b"HTTP/1.1 200 OK") == 300
 
@@ -166,11 +164,7 @@ async def test_responses_are_sent_after_the_client_half_closes(rig):
 async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig):
     go_on = asyncio.Event()
 
-    async def slow(script):
-        await go_on.wait()
-        await answer_json(script)
-
-    gate = await rig(slow, limits={"max_buffered_body_bytes": 500_000, "max_body_bytes": 100_000})
+    gate = await rig(after(go_on), limits={"max_buffered_body_bytes": 500_000, "max_body_bytes": 100_000})
     clients = [await gate.connect() for _ in range(20)]
     for client in clients:
         client.writer.write(post(body=PLAIN) + LIVEZ * 5_000)

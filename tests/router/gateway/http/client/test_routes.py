@@ -13,7 +13,6 @@ from router.gateway.http.client.request_head import parse_head
 from router.gateway.http.client.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
 from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk
 from tests.support.raw_client import PLAIN, get, post
-from tests.support.scripted_worker import ScriptedWorker
 
 
 def test_the_route_table_finds_exact_stored_and_configured_paths():
@@ -64,8 +63,7 @@ async def test_an_unknown_body_is_left_to_the_worker(rig):
 
 async def test_the_model_of_multipart_audio_chooses_the_worker(rig):
     gate = await rig(answer_json)
-    speech = await ScriptedWorker(answer_json).start()
-    gate.join(speech, WorkerFacts(models=(ServedModel("whisper"),)))
+    speech = await gate.add(answer_json, WorkerFacts(models=(ServedModel("whisper"),)))
     body = (
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00\x01\r\n'
         b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--\r\n'
@@ -75,7 +73,6 @@ async def test_the_model_of_multipart_audio_chooses_the_worker(rig):
         assert (await gate.ask(raw)).status == 200
     assert len(speech.requests) == 3
     assert speech.requests[0].body == body
-    await speech.stop()
 
 
 async def test_a_stored_response_is_requested_from_its_worker(rig):
@@ -123,8 +120,7 @@ async def test_unknown_paths_answer_404_and_methods_405(rig):
 async def test_models_are_the_union_over_the_fleet(rig):
     gate = await rig(answer_json)
     cards = (ServedModel("m"), ServedModel("lora", root="/l", parent="m"), ServedModel("n", "r", None, 99))
-    other = await ScriptedWorker(answer_json).start()
-    gate.join(other, WorkerFacts(models=cards))
+    await gate.add(answer_json, WorkerFacts(models=cards))
     listed = json.loads((await gate.ask(get(b"/v1/models"))).body)
     assert listed["object"] == "list"
     assert {card["id"] for card in listed["data"]} == {"m", "lora", "n"}
@@ -137,7 +133,6 @@ async def test_models_are_the_union_over_the_fleet(rig):
         "parent": None,
         "max_model_len": 99,
     }
-    await other.stop()
 
 
 async def test_health_and_version_answer_get_and_head(rig):

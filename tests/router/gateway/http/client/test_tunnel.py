@@ -21,8 +21,7 @@ async def echo(script):
 
 async def test_a_tunnel_carries_bytes_until_one_side_closes(rig):
     gate = await rig(echo)
-    client = await gate.connect()
-    client.writer.write(get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
+    client = await gate.send(get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
     reply = await client.read()
     assert reply.status == 101
     assert reply.header(b"sec-websocket-accept") == b"x"
@@ -100,8 +99,7 @@ async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig):
         await echo(script)
 
     gate = await rig(late)
-    client = await gate.connect()
-    client.writer.write(get(b"/v1/realtime?model=m", UPGRADE) + b"x" * 200_000)
+    client = await gate.send(get(b"/v1/realtime?model=m", UPGRADE) + b"x" * 200_000)
     await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > 65_536)
     agree.set()
     assert (await client.read()).status == 101
