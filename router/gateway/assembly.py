@@ -17,7 +17,6 @@ from router.gateway.drain_state import DrainState
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt.attempt import AttemptServices
-from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.handover.kv_plans import KvPlans
 from router.gateway.flow.handover.kv_pull import Pulls
@@ -159,7 +158,8 @@ class Assembly:
         return RequestServices(
             loop=self.loop,
             time=self.loop.time,
-            limits=Limits(config.timeouts, config.limits.max_concurrent_requests or sys.maxsize),
+            timeouts=config.timeouts,
+            max_requests=config.limits.max_concurrent_requests or sys.maxsize,
             metrics=metrics,
             identity=context.identity,
             identifier=identifier,

@@ -133,8 +133,8 @@ class ConcurrentPrefill:
 
     def _arm(self) -> None:
         self._disarm()
-        attempt, limits = self._attempt, self._services.limits
-        limit_s = self._handover.limit_s(attempt.ticket, 0.0) if attempt.sent else limits.connect_s
+        attempt, timeouts = self._attempt, self._services.timeouts
+        limit_s = self._handover.limit_s(attempt.ticket, 0.0) if attempt.sent else timeouts.connect_s
         self._timer = self._services.loop.call_later(limit_s, self._due)
 
     def _due(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import Final
 
 from router.config.model import TimeoutsConfig
 from router.gateway.flow.attempt.attempt import Attempt
@@ -19,26 +18,14 @@ QUIET_LIMITS = 20
 """A stream that brings nothing for so many idle limits has stalled, even if its worker works on other requests."""
 
 
-class Limits:
-    """The time limits of requests, in seconds, and the limit on requests in progress."""
-
-    def __init__(self, timeouts: TimeoutsConfig, max_requests: int) -> None:
-        self.max_requests: Final = max_requests
-        self.connect_s: Final = timeouts.connect_s
-        self.first_event_s: Final = timeouts.first_event_s
-        self.queue_s: Final = timeouts.queue_s
-        self.idle_s: Final = timeouts.stream_idle_s
-        self.total_s: Final = timeouts.total_s
-        self.header_delay_s: Final = timeouts.header_delay_s
-        self.comment_interval_s: Final = timeouts.comment_interval_s
-
-    def deadline_s(self, attempt: Attempt) -> float:
-        if not attempt.sent:
-            return attempt.since_s + self.connect_s
-        limit_s = attempt.limit_s
-        if attempt.begins_early and self.first_event_s < limit_s:
-            limit_s = self.first_event_s
-        return attempt.since_s + limit_s
+def deadline_s(timeouts: TimeoutsConfig, attempt: Attempt) -> float:
+    """Return when an attempt has lasted too long."""
+    if not attempt.sent:
+        return attempt.since_s + timeouts.connect_s
+    limit_s = attempt.limit_s
+    if attempt.begins_early and timeouts.first_event_s < limit_s:
+        limit_s = timeouts.first_event_s
+    return attempt.since_s + limit_s
 
 
 class Deadline(IntEnum):
@@ -57,47 +44,43 @@ class RequestDeadlines:
     `last_read_s` of its methods is the time of the last byte of the answer, or of either side of a tunnel.
     """
 
-    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "queue_s", "since_s", "worked_s")
+    __slots__ = ("_comment_s", "_end_s", "_flow", "_timeouts", "queue_s", "since_s", "worked_s")
 
-    def __init__(self, limits: Limits, flow: Flow, arrived_s: float) -> None:
-        self._limits = limits
+    def __init__(self, timeouts: TimeoutsConfig, flow: Flow, arrived_s: float) -> None:
+        self._timeouts = timeouts
         self._flow = flow
-        self._end_s = arrived_s + limits.total_s
+        self._end_s = arrived_s + timeouts.total_s
         self._comment_s = math.inf
         self.since_s = arrived_s
-        self.queue_s = limits.queue_s
+        self.queue_s = timeouts.queue_s
         """The longest time in a queue."""
         self.worked_s = -math.inf
         """When the worker of a quiet stream last worked on any request, as far as that was asked."""
 
     def comments_from(self, arrived_s: float) -> None:
-        self._comment_s = arrived_s + self._limits.header_delay_s
+        self._comment_s = arrived_s + self._timeouts.header_delay_s
 
     def commented(self, now_s: float) -> None:
-        self._comment_s = now_s + self._limits.comment_interval_s
+        self._comment_s = now_s + self._timeouts.comment_interval_s
 
     def attempt_began(self, attempt: Attempt) -> float:
         if self._flow.attempt is not attempt:
             return self.next_s(0.0)
-        return min(
-            self._limits.deadline_s(attempt),
-            self._end_s,
-            self._comment_s,
-        )
+        return min(deadline_s(self._timeouts, attempt), self._end_s, self._comment_s)
 
     def answer_began(self, now_s: float, events: bool) -> float:
         """Start the time of the answer; one of `events` gets comments while it is quiet. Return the earliest
         deadline."""
-        self._comment_s = now_s + self._limits.comment_interval_s if events else math.inf
+        self._comment_s = now_s + self._timeouts.comment_interval_s if events else math.inf
         self.since_s = now_s
-        return min(now_s + self._limits.idle_s, self._end_s, self._comment_s)
+        return min(now_s + self._timeouts.stream_idle_s, self._end_s, self._comment_s)
 
     def goes_on(self, now_s: float, last_read_s: float, worked_s: float) -> bool:
         """Return whether a stream that has been quiet for too long may go on, because its worker worked at `worked_s`.
 
         Workers hold the arguments of a tool call and hidden reasoning back for minutes.
         """
-        idle_s = self._limits.idle_s
+        idle_s = self._timeouts.stream_idle_s
         self.worked_s = worked_s
         return now_s < min(worked_s + idle_s, last_read_s + QUIET_LIMITS * idle_s)
 
@@ -118,14 +101,14 @@ class RequestDeadlines:
     def _next_comment_s(self, last_read_s: float) -> float:
         if self._flow.state is not RequestState.STREAMING:
             return self._comment_s
-        return max(self._comment_s, last_read_s + self._limits.comment_interval_s)
+        return max(self._comment_s, last_read_s + self._timeouts.comment_interval_s)
 
     def _state_s(self, last_read_s: float) -> float:
-        state, limits = self._flow.state, self._limits
+        state = self._flow.state
         if state is RequestState.WAITING:
-            return limits.deadline_s(self._flow.attempt)
+            return deadline_s(self._timeouts, self._flow.attempt)
         if state in BEGUN:
-            return (self.worked_s if self.worked_s > last_read_s else last_read_s) + limits.idle_s
+            return (self.worked_s if self.worked_s > last_read_s else last_read_s) + self._timeouts.stream_idle_s
         return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf
 
 

@@ -69,7 +69,7 @@ class RequestDriver:
         if services.tracer is not None:
             outbound.trace = services.tracer.begin(outbound.head)
         self._responder = Responder(services, client, outbound)
-        self._deadlines = RequestDeadlines(services.limits, self._flow, outbound.arrived_s)
+        self._deadlines = RequestDeadlines(services.timeouts, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
@@ -211,7 +211,7 @@ class RequestDriver:
     def start(self) -> None:
         services, outbound = self._services, self._outbound
         self._running.add(self)
-        if len(self._running) > services.limits.max_requests:
+        if len(self._running) > services.max_requests:
             self.refuse(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
             return
         if outbound.caller.limits is not None and (refusal := refused_early(outbound, services.time())) is not None:

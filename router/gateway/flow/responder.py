@@ -222,7 +222,7 @@ class Responder:
 
     def trickles(self, now_s: float, since_s: float) -> bool:
         """Return whether the worker has sent almost nothing for an idle limit. The stream began at `since_s`."""
-        relay, idle_s = self.relay, self._services.limits.idle_s
+        relay, idle_s = self.relay, self._services.timeouts.stream_idle_s
         relay.flush()
         read_bytes = relay.response_bytes - relay.own_bytes
         stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, read_bytes)

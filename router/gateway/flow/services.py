@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from router.config.model import HeadersConfig
-from router.gateway.flow.answer.receipt import Receipts
+from router.config.model import HeadersConfig, TimeoutsConfig
+from router.gateway.flow.answer.receipt import receipt_line
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.attempt.attempt import AttemptServices
-from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.flow.request_trace import Tracer
@@ -55,7 +54,7 @@ class ResponseLines:
     def __init__(self, cors: Cors, wanted: HeadersConfig) -> None:
         self._cors = cors
         self._wanted = wanted
-        self._receipts = Receipts(wanted)
+        self._receipts = wanted.receipt
         self.cors_enabled = cors.enabled
 
     def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None, trusted: bool) -> bytes:
@@ -75,21 +74,22 @@ class ResponseLines:
         if wanted.predicted_cached_tokens and cached is not None:
             lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
             lines += b"x-warmroute-residency: " + ticket.residency.value.encode("ascii") + b"\r\n"
-        if self._receipts.enabled:
-            lines += self._receipts.line(head, ticket, trusted)
+        if self._receipts != "off" and (trusted or self._receipts == "all"):
+            lines += receipt_line(head, ticket, trusted)
         return lines
 
 
 @dataclass(frozen=True, slots=True)
 class RequestServices:
-    """The parts of the gateway that a forwarded request needs: one argument in place of twelve for each request.
+    """The parts of the gateway that a forwarded request needs: one argument in place of thirteen for each request.
 
     `tracer` is None while traces are off.
     """
 
     loop: asyncio.AbstractEventLoop
     time: Callable[[], float]
-    limits: Limits
+    timeouts: TimeoutsConfig
+    max_requests: int
     metrics: GatewayMetrics
     identity: PromptIdentifier
     identifier: IdentifyStage

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.config.model import HeadersConfig
 from router.gateway.http.client.request_head import RequestHead
 from router.placement.tickets import Ticket
 
 _REASON_CHARACTERS: Final = 200
 
 
-class Receipts:
-    """Writes receipts for the callers that the setting `headers.receipt` admits."""
-
-    def __init__(self, wanted: HeadersConfig) -> None:
-        self.enabled = wanted.receipt != "off"
-        self._all = wanted.receipt == "all"
-
-    def line(self, head: RequestHead, ticket: Ticket, trusted: bool) -> bytes:
-        """Return the header line of a placed request; empty if its client did not ask, or may not have one."""
-        if head.fields.get(b"x-warmroute-receipt") != b"1" or not (trusted or self._all):
-            return b""
-        return b"x-warmroute-receipt: " + receipt(ticket, trusted).encode("ascii") + b"\r\n"
+def receipt_line(head: RequestHead, ticket: Ticket, trusted: bool) -> bytes:
+    """Return the header line of a placed request; empty if its client did not ask."""
+    if head.fields.get(b"x-warmroute-receipt") != b"1":
+        return b""
+    return b"x-warmroute-receipt: " + receipt(ticket, trusted).encode("ascii") + b"\r\n"
 
 
 def receipt(ticket: Ticket, trusted: bool) -> str:

@@ -13,7 +13,7 @@ from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
-from router.gateway.flow.handover.parts import HandoverParts
+from router.gateway.flow.handover.prefill_peers import HandoverParts
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.health import WorkerState

@@ -8,6 +8,7 @@ from typing import Final
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.handover.connector import Connector, FactSource, HandoverPeer
+from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import (
     BOOTSTRAP_PATH,
     BOOTSTRAP_PORT_LABEL,
@@ -16,6 +17,10 @@ from backends.vllm.handover.mooncake import (
     read_engine_ids,
 )
 from backends.vllm.handover.parameters import HandoverError
+from router.config.model import HandoverConfig
+from router.gateway.flow.handover.heartbeat import Heartbeat
+from router.gateway.metrics import GatewayMetrics
+from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.roles import prefills
@@ -121,3 +126,27 @@ class PrefillPeers:
             self._again_s[endpoint] = self._loop.time() + _ASK_AGAIN_S
         finally:
             del self._asking[endpoint]
+
+
+class HandoverParts:
+    """The connector, what is known of the workers, and where to report."""
+
+    def __init__(
+        self,
+        config: HandoverConfig,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        metrics: GatewayMetrics,
+    ) -> None:
+        assert config.connector is not None
+        self.config = config
+        self.connector = CONNECTORS[config.connector]
+        self.dispatcher = dispatcher
+        self.heartbeat = Heartbeat(loop)
+        self.time = loop.time
+        self.metrics = metrics
+        self.peers = PrefillPeers(self.connector, fleet, loop)
+
+    def close(self) -> None:
+        self.peers.close()

@@ -79,12 +79,12 @@ def request_to_worker(
     peer: bytes,
     upgrade: bool,
     *,
-    plain: bool = False,
-    authorization: bytes | None = None,
-    scheme: bytes = b"http",
-    worker: str = "",
-    withheld: frozenset[bytes] = frozenset(),
-    via: bytes = b"",
+    plain: bool,
+    authorization: bytes | None,
+    scheme: bytes,
+    worker: str,
+    withheld: frozenset[bytes],
+    via: bytes,
 ) -> bytes:
     """Return the head for a worker: the client's lines as received, without hop-by-hop ones, then our own lines.
 
@@ -109,29 +109,20 @@ def request_to_worker(
         head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld, via
     )
     if shared is not None:
-        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld, rank)
-        if prepared is not None:
-            shared[worker] = prepared
+        cut = _cut(whole, body_bytes, request_id)
+        if cut is not None:
+            shared[worker] = _Prepared(endpoint, authorization, withheld, rank, *cut)
     return whole
 
 
-def _prepared(
-    whole: bytes,
-    body_bytes: int,
-    endpoint: Endpoint,
-    request_id: bytes,
-    authorization: bytes | None,
-    withheld: frozenset[bytes],
-    rank: int | None,
-) -> _Prepared | None:
+def _cut(whole: bytes, body_bytes: int, request_id: bytes) -> tuple[bytes, bytes, bytes] | None:
     """Cut `whole` in three, or return None if its Content-Length is missing or in an unusual form."""
     length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
     place = whole.rfind(b"\r\nX-Request-Id: " + request_id + b"\r\n")
     if length is None or place < length.end(1):
         return None
     start = place + len(b"\r\nX-Request-Id: ")
-    between, after = whole[length.end(1) : start], whole[start + len(request_id) :]
-    return _Prepared(endpoint, authorization, withheld, rank, whole[: length.start(1)], between, after)
+    return whole[: length.start(1)], whole[length.end(1) : start], whole[start + len(request_id) :]
 
 
 def _written(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, Limits, RequestDeadlines, Trickle
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, RequestDeadlines, Trickle
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import Event, RequestState
 
@@ -31,7 +31,7 @@ def flow():
 
 @pytest.fixture
 def deadlines(flow):
-    return RequestDeadlines(Limits(TIMEOUTS, 10), flow, ARRIVED_S)
+    return RequestDeadlines(TIMEOUTS, flow, ARRIVED_S)
 
 
 def feed(flow, *events, attempt=None):
