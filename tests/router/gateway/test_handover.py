@@ -37,6 +37,11 @@ class Shared:
         self.join(running.url, role)
         return running.worker, running
 
+    async def scripted(self, script, role):
+        worker = await ScriptedWorker(script).start()
+        self.rig.workers.append(worker)
+        self.join(worker, role)
+
     def join(self, worker, role, labels=None):
         endpoint = self.rig.join(worker)
         self.rig.fleet.describe(endpoint.id, labels or {}, 1.0, None, role)
@@ -93,11 +98,11 @@ async def shared(rig):
         yield start
 
 
-async def pair(shared, **handover):
-    """Return a gateway with a prefill and a decode worker, on which streams run."""
+async def pair(shared, prefill=None, decode=None, **handover):
+    """Return a gateway with a prefill and a decode worker, on which streams run. The first two are their settings."""
     gateway = await shared(**handover)
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode")
+    prefill, _ = await gateway.add("prefill", **(prefill or {}))
+    decode, _ = await gateway.add("decode", **(decode or {}))
     gateway.occupy()
     return gateway, prefill, decode
 
@@ -399,9 +404,7 @@ async def test_whatever_the_prefill_worker_answers_the_client_gets_an_answer(sha
         await script.say(answer)
         await script.die()
 
-    scripted = await ScriptedWorker(script).start()
-    gateway.rig.workers.append(scripted)
-    gateway.join(scripted, "prefill")
+    await gateway.scripted(script, "prefill")
     decode, _ = await gateway.add("decode")
     gateway.occupy()
     assert tokens(await gateway.ask()) == (40, 0, 5)
@@ -415,16 +418,13 @@ async def test_a_prefill_without_parameters_costs_only_time(shared):
     prefill.transfers.faults.without_params = True
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["nothing_handed_over"]
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 async def test_a_prefill_that_takes_too_long_is_given_up(shared):
     gateway = await shared(prefill_s=0.2)
 
-    scripted = await ScriptedWorker(silent).start()
-    gateway.rig.workers.append(scripted)
-    gateway.join(scripted, "prefill")
+    await gateway.scripted(silent, "prefill")
     decode, _ = await gateway.add("decode")
     gateway.occupy()
     assert tokens(await gateway.ask()) == (40, 0, 5)
@@ -443,16 +443,12 @@ async def test_a_worker_that_cannot_load_computes_the_prompt_itself(shared, stre
     assert tokens(await gateway.ask(**fields)) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]
     assert computed(decode) == 40
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 async def test_a_transfer_that_hangs_is_given_up(shared):
-    gateway = await shared(first_event_s=1.0)
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
+    gateway, prefill, decode = await pair(shared, decode={"time_scale": 1.0, "speed": 1_000.0}, first_event_s=1.0)
     decode.transfers.faults.slowdown = 1e9
-    gateway.occupy()
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]
     await gateway.ends_clean(prefill, decode)
@@ -463,16 +459,12 @@ async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["lease_expired"]
     assert not any(moved(decode).values())
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 async def test_an_answer_that_begins_after_the_lease_is_dropped(shared):
-    gateway = await shared(lease_s=0.5)
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
+    gateway, prefill, decode = await pair(shared, decode={"time_scale": 1.0, "speed": 1_000.0}, lease_s=0.5)
     decode.transfers.faults.slowdown = 1e9
-    gateway.occupy()
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes[0] in ("decode_failed", "lease_expired")  # the latter if the loop stood still
     assert moved(decode)["stale_reads"] == 0
@@ -499,17 +491,14 @@ async def test_a_decode_worker_that_refuses_the_parameters_gets_the_plain_reques
         else:
             await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
 
-    scripted = await ScriptedWorker(script).start()
-    gateway.rig.workers.append(scripted)
-    gateway.join(scripted, "decode")
+    await gateway.scripted(script, "decode")
     gateway.occupy()
     reply = await gateway.ask(stream=True)
     assert (reply.status, reply.body) == (200, b"{}")
     assert ["kv_transfer_params" in body for body in bodies] == [True, False]
     assert bodies[0]["kv_transfer_params"]["prompt_token_ids"] == PROMPT
     assert gateway.outcomes == ["decode_failed"]
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
     assert moved(prefill)["leased"] == 1  # nothing has read them
 
 
@@ -549,18 +538,14 @@ async def test_a_decode_worker_that_died_meanwhile_is_replaced(shared):
     for _ in range(2):
         assert tokens(await gateway.ask())[0] == 40
     assert set(gateway.outcomes) <= {"handed_over", "decode_failed"}
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 # the client leaves
 
 
 async def test_a_client_that_leaves_during_the_prefill_frees_both_workers(shared):
-    gateway = await shared()
-    prefill, _ = await gateway.add("prefill", time_scale=1.0, speed=0.001)
-    decode, _ = await gateway.add("decode")
-    gateway.occupy()
+    gateway, prefill, decode = await pair(shared, prefill={"time_scale": 1.0, "speed": 0.001})
     client = await gateway.rig.send(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
     await eventually(lambda: prefill.server_load == 1)
     client.writer.transport.abort()
@@ -569,11 +554,8 @@ async def test_a_client_that_leaves_during_the_prefill_frees_both_workers(shared
 
 
 async def test_a_client_that_leaves_during_the_transfer_frees_both_workers(shared):
-    gateway = await shared()
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0)
+    gateway, prefill, decode = await pair(shared, decode={"time_scale": 1.0})
     decode.transfers.faults.slowdown = 1e9
-    gateway.occupy()
     client = await gateway.rig.send(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
     await eventually(lambda: decode.server_load == 1)
     client.writer.transport.abort()

@@ -9,7 +9,6 @@ from backends.vllm.handover.connectors import CONNECTORS
 from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, SETTINGS, Shared, computed, moved
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import eventually
 
 HEADER = b"x-prefiller-host-port"
 BEHIND = {"kv_sidecar": "llm-d"}
@@ -93,8 +92,7 @@ async def test_a_sidecar_that_fails_gets_the_request_once_more_without_the_heade
     assert (await gateway.ask()).status == 200
     assert [seen.header(HEADER) is None for seen in front.requests] == [False, True]
     assert gateway.outcomes == ["decode_failed"]
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
     assert computed(prefill) == 0
 
 

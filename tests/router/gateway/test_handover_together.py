@@ -375,8 +375,7 @@ async def test_an_answer_waits_for_that_of_its_prefill_which_has_the_cached_toke
     await eventually(lambda: [len(ids) for ids in scripted.ids()] == [2, 2])
     scripted.prefills.set()
     assert json.loads((await asked).body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 async def test_an_answer_does_not_wait_long_for_that_of_its_prefill(together):
@@ -389,8 +388,7 @@ async def test_an_answer_does_not_wait_long_for_that_of_its_prefill(together):
     assert json.loads((await gateway.ask()).body)["usage"]["prompt_tokens_details"] is None
     assert gateway.outcomes == ["handed_over"]
     scripted.prefills.set()
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
 
 
 async def test_a_refused_decode_ends_the_prefill_beside_it(together):
@@ -412,6 +410,5 @@ async def test_a_refused_decode_ends_the_prefill_beside_it(together):
     reply = await gateway.ask()
     assert json.loads(reply.body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 40}
     assert gateway.outcomes == ["decode_failed"]
-    gateway.release()
-    await eventually(lambda: gateway.rig.idle)
+    await gateway.ends_clean()
     assert len(prefill.requests) == 2
