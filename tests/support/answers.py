@@ -23,6 +23,7 @@ STREAM_HEAD = (
 DONE = b"data: [DONE]\n\n"
 END = b"0\r\n\r\n"
 """The last chunk."""
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
@@ -58,6 +59,42 @@ def after(go_on: asyncio.Event, answer: Answer | None = None) -> Answer:
         await (answer or answer_json)(script)
 
     return script
+
+
+def saying(*parts: bytes) -> Answer:
+    """Return a script that writes `parts`, and waits until the gateway closes the connection."""
+
+    async def script(script: Script) -> None:
+        await script.say(*parts)
+        await script.gone()
+
+    return script
+
+
+def stream_until(go_on: asyncio.Event) -> Answer:
+    """Return a script of a stream that ends once `go_on` is set."""
+
+    async def script(script: Script) -> None:
+        await script.say(STREAM_HEAD, chunk(event("a")))
+        await go_on.wait()
+        await script.say(chunk(DONE), END)
+
+    return script
+
+
+def in_turn(*scripts: Answer, then: Answer | None = None) -> Answer:
+    """Return a script that runs one of `scripts` for each request, in order, and `then` for the requests after them."""
+    left = iter(scripts)
+
+    async def script(script: Script) -> None:
+        await next(left, then or answer_json)(script)
+
+    return script
+
+
+def once(first: Answer, then: Answer | None = None) -> list[Answer]:
+    """Return two scripts: the first request on either gets `first`, all others `then`, or a stream."""
+    return [in_turn(first, then=then or answer_stream)] * 2
 
 
 async def answer_json(script: Script, status: bytes = b"200 OK", body: bytes | None = None) -> None:

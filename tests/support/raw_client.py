@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from router.security.keys import KeyEntry, digest_of
 from tests.support.waiting import WAIT_S
 
 PLAIN = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -30,6 +31,16 @@ def post(
         len(body),
         body,
     )
+
+
+def bearer(key: str) -> bytes:
+    """Return the header line of an API key."""
+    return f"Authorization: Bearer {key}\r\n".encode()
+
+
+def key_line(name: str, key: str) -> str:
+    """Return the line of an API key in the settings."""
+    return KeyEntry(name, digest_of(key.encode())).line
 
 
 def get(path: bytes = b"/health", extra: bytes = b"", method: bytes = b"GET") -> bytes:

@@ -4,10 +4,10 @@ import pytest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import check
-from router.security.keys import KeyEntry, digest_of, new_key
+from router.security.keys import new_key
 from router.tokenization.body.intake import parse
 from tests.support.answers import answer_json
-from tests.support.raw_client import PLAIN, post
+from tests.support.raw_client import PLAIN, bearer, key_line, post
 
 ALICE, OURS = new_key(), new_key()
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -32,10 +32,6 @@ ACCEPTED = [
 ]  # fmt: skip
 
 
-def line(name, key):
-    return KeyEntry(name, digest_of(key.encode())).line
-
-
 def body_with(member):
     return json.dumps({**PROMPT, "prompt": "hi", "input": "hi"}).encode()[:-1] + b"," + member + b"}"
 
@@ -56,12 +52,8 @@ async def gate(rig):
 
 @pytest.fixture
 async def keyed(rig):
-    auth = {"api_keys": [line("alice", ALICE), line("ours", OURS)], "isolate_cache": "off"}
+    auth = {"api_keys": [key_line("alice", ALICE), key_line("ours", OURS)], "isolate_cache": "off"}
     return await rig(answer_json, auth=auth, tenants={"us": {"keys": ["ours"], "trusted": True}})
-
-
-def bearer(key):
-    return f"Authorization: Bearer {key}\r\n".encode()
 
 
 @pytest.mark.parametrize("member", REFUSED)

@@ -8,27 +8,19 @@ import msgspec
 import pytest
 
 from router.config.model import Config
-from router.security.keys import KeyEntry, digest_of, new_key
+from router.security.keys import digest_of, new_key
 from router.telemetry.logs import setup_logging
 from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
-from tests.support.raw_client import PLAIN, get, post
+from tests.support.raw_client import PLAIN, bearer, get, key_line, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 
 ALICE, BOB = "wr-" + "a" * 43, "wr-" + "b" * 43
 
 
-def line(name, key):
-    return KeyEntry(name, digest_of(key.encode())).line
-
-
-def bearer(key):
-    return f"Authorization: Bearer {key}\r\n".encode()
-
-
 @pytest.fixture
 def auth():
-    return {"api_keys": [line("alice", ALICE), line("bob", BOB)]}
+    return {"api_keys": [key_line("alice", ALICE), key_line("bob", BOB)]}
 
 
 async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, auth):
@@ -136,7 +128,7 @@ def look_twice(gateway):
 
 async def test_keys_follow_their_file(rig, tmp_path, caplog):
     file = tmp_path / "keys"
-    file.write_text(f"# ours\n\n{line('alice', ALICE)}\n")
+    file.write_text(f"# ours\n\n{key_line('alice', ALICE)}\n")
     gateway = await rig(answer_stream, auth={"api_keys_file": str(file)})
 
     async def status(key):
@@ -145,7 +137,7 @@ async def test_keys_follow_their_file(rig, tmp_path, caplog):
     assert [await status(ALICE), await status(BOB)] == [200, 401]
     staying = await gateway.connect()
     assert (await staying.ask(post(extra=bearer(ALICE)))).status == 200
-    file.write_text(f"{line('bob', BOB)}\n")
+    file.write_text(f"{key_line('bob', BOB)}\n")
     look_twice(gateway)
     assert [await status(ALICE), await status(BOB)] == [401, 200]
     assert (await staying.ask(post(extra=bearer(ALICE)))).status == 401
@@ -169,10 +161,10 @@ async def test_keys_follow_their_file(rig, tmp_path, caplog):
 async def test_a_changed_key_file_is_reloaded(rig, tmp_path, monkeypatch):
     monkeypatch.setattr("router.security.reload.LOOK_S", 0.02)
     file = tmp_path / "keys"
-    file.write_text(line("alice", ALICE))
+    file.write_text(key_line("alice", ALICE))
     gateway = await rig(answer_stream, auth={"api_keys_file": str(file)})
     later = tmp_path / "keys.new"
-    later.write_text(line("bob", BOB))
+    later.write_text(key_line("bob", BOB))
     os.replace(later, file)
     await eventually(lambda: gateway.counted("reloads") == [("api_keys", "ok")])
     assert (await gateway.ask(post(extra=bearer(BOB)))).status == 200
@@ -338,7 +330,7 @@ def test_a_printed_config_contains_no_secrets(auth):
 async def test_a_repeated_head_is_refused_once_its_key_is_no_longer_valid(rig, tmp_path):
     key = new_key()
     file = tmp_path / "keys"
-    file.write_text(KeyEntry("alice", digest_of(key.encode())).line)
+    file.write_text(key_line("alice", key))
     gate = await rig(answer_json, auth={"api_keys_file": str(file)})
     client, raw = await gate.connect(), post(body=PLAIN, extra=f"Authorization: Bearer {key}\r\n".encode())
     assert [(await client.ask(raw)).status for _ in range(3)] == [200, 200, 200]

@@ -6,12 +6,23 @@ import msgspec
 import pytest
 
 from router.gateway.client import ClientConnection
-from tests.support.answers import DONE, END, after, answer_json, chunk, event, json_head, silent, usage_event
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM,
+    after,
+    answer_json,
+    chunk,
+    event,
+    json_head,
+    saying,
+    silent,
+    stream_until,
+    usage_event,
+)
 from tests.support.memory import resident_bytes
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import WAIT_S, delivered, eventually, iterations, settled
-
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 async def left(gate, seen):
@@ -33,11 +44,7 @@ async def test_a_client_that_leaves_during_prefill_frees_the_worker(rig):
 
 @pytest.mark.parametrize("how", ["close", "half-close", "abort"])
 async def test_a_client_that_leaves_during_the_stream_frees_the_worker(rig, how):
-    async def endless(script):
-        await script.say(STREAM, chunk(event("a")))
-        await script.gone()
-
-    gate = await rig(endless)
+    gate = await rig(saying(STREAM, chunk(event("a"))))
     client = await gate.send(post())
     await client.reader.readuntil(b"\n\n")
     match how:
@@ -348,12 +355,7 @@ async def test_a_connection_above_max_connections_is_closed(rig):
 async def test_draining_finishes_streams_and_closes_connections(rig):
     go_on = asyncio.Event()
 
-    async def script(script):
-        await script.say(STREAM, chunk(event("a")))
-        await go_on.wait()
-        await script.say(chunk(DONE), END)
-
-    gate = await rig(script)
+    gate = await rig(stream_until(go_on))
     streaming, idle = await gate.connect(), await gate.connect()
     await idle.ask(get(b"/livez"))
     streaming.writer.write(post())
@@ -374,11 +376,7 @@ async def test_draining_finishes_streams_and_closes_connections(rig):
 
 
 async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
-    async def script(script):
-        await script.say(STREAM, chunk(event("a")))
-        await script.gone()
-
-    gate = await rig(script)
+    gate = await rig(saying(STREAM, chunk(event("a"))))
     client = await gate.send(post())
     await eventually(lambda: "first_token" in gate.dispatcher.events)
     await gate.gateway.aclose(0.05)

@@ -9,7 +9,7 @@ import pytest
 from router.gateway.listen.drain import close_listeners
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger, make_table
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event, silent
+from tests.support.answers import answer_json, silent, stream_until
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import WAIT_S, delivered, eventually, iterations
 
@@ -52,12 +52,7 @@ async def test_a_drain_accepts_and_tells_clients_to_close(rig):
 async def test_a_kept_alive_connection_gets_one_more_answer_during_a_drain(rig):
     go_on = asyncio.Event()
 
-    async def script(script):
-        await script.say(STREAM_HEAD, chunk(event("a")))
-        await go_on.wait()
-        await script.say(chunk(DONE), END)
-
-    gate = await rig(script, timeouts=LATER)
+    gate = await rig(stream_until(go_on), timeouts=LATER)
     client = await gate.send(post())
     await eventually(lambda: "first_token" in gate.dispatcher.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))

@@ -8,7 +8,22 @@ import pytest
 
 from router.gateway.queues import lost_workers
 from router.placement.retry_budget import RetryBudget
-from tests.support.answers import DONE, END, after, answer_json, answer_stream, chunk, die, event, silent, usage_event
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM,
+    after,
+    answer_json,
+    answer_stream,
+    chunk,
+    die,
+    event,
+    once,
+    saying,
+    silent,
+    stream_until,
+    usage_event,
+)
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, eventually
@@ -16,31 +31,11 @@ from tests.support.waiting import WAIT_S, eventually
 LIVEZ = get(b"/livez")
 
 
-def once(first, then=None):
-    """Return two scripts with a shared count: the first request on either gets `first`, all others `then`."""
-    calls = []
-
-    async def script(script):
-        calls.append(script)
-        await (first if len(calls) == 1 else then or answer_stream)(script)
-
-    return [script, script]
-
-
 async def die_behind_head(script):
     await script.say_apart(STREAM)
     await script.die()
 
 
-def saying(*parts):
-    async def script(script):
-        await script.say(*parts)
-        await script.gone()
-
-    return script
-
-
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 ERROR = b'data: {"error":{"message":"engine died","type":"x","param":null,"code":500}}\n\n'
 
 
@@ -304,11 +299,6 @@ async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch)
 async def test_started_streams_and_requests_of_drained_workers_are_not_retried(rig):
     go_on = asyncio.Event()
 
-    async def started(script):
-        await script.say(STREAM, chunk(event("a")))
-        await slow_end.wait()
-        await script.say(chunk(DONE), END)
-
     slow_end = asyncio.Event()
     gate = await rig(*once(after(go_on, answer_stream)))
     client = await gate.send(post())
@@ -320,7 +310,7 @@ async def test_started_streams_and_requests_of_drained_workers_are_not_retried(r
     go_on.set()
     assert (await client.read()).status == 200
     assert not any(each.startswith("retry") for each in gate.dispatcher.events)
-    gate = await rig(*once(started))
+    gate = await rig(*once(stream_until(slow_end)))
     client = await gate.send(post())
     await client.reader.readuntil(b"\n\n")
     eject(gate, next(worker for worker in gate.workers if worker.requests))
@@ -353,11 +343,7 @@ async def test_a_worker_lost_between_chunks_gives_an_error_event(rig):
 
 
 async def test_a_stalled_stream_ends_with_an_error(rig):
-    async def script(script):
-        await script.say(STREAM, chunk(event("a")))
-        await script.gone()
-
-    gate = await rig(script, timeouts={"stream_idle_s": 0.1})
+    gate = await rig(saying(STREAM, chunk(event("a"))), timeouts={"stream_idle_s": 0.1})
     reply = await gate.ask(post())
     assert b"stream_idle_timeout" in reply.body and reply.body.endswith(DONE)
     assert gate.workers[0].requests[0].gone.is_set() or await gate.workers[0].requests[0].gone.wait()

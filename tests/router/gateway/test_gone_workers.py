@@ -6,7 +6,18 @@ import pytest
 
 from router.gateway.queues import gone_workers
 from router.placement.fleet import fleet
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head, silent
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    answer_stream,
+    chunk,
+    event,
+    in_turn,
+    json_head,
+    saying,
+    silent,
+)
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually
 
@@ -20,9 +31,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(fleet, "EVIDENCE_S", 0.0)
 
 
-async def begin(script):
-    await script.say(STREAM_HEAD, chunk(event("a")))
-    await script.gone()
+begin = saying(STREAM_HEAD, chunk(event("a")))
 
 
 async def asked(gate, body=None):
@@ -110,12 +119,7 @@ async def test_a_worker_that_lets_its_last_requests_end_is_left_alone(rig):
         await release.wait()
         await script.say(chunk(event("b")), chunk(DONE), END)
 
-    scripts = iter([busy, quiet])
-
-    async def by_turns(script):
-        await next(scripts)(script)
-
-    gate = await rig(by_turns)
+    gate = await rig(in_turn(busy, quiet))
     clients = [await asked(gate) for _ in range(2)]
     close_port(gate, gate.workers[0])
     await asyncio.sleep(4 * QUIET_S)
@@ -149,12 +153,7 @@ async def test_other_workers_are_left_alone(rig):
 
 
 async def test_a_request_that_is_refused_starts_the_look(rig):
-    once = iter([begin])
-
-    async def then_json(script):
-        await next(once, answer_json)(script)
-
-    gate = await rig(then_json)
+    gate = await rig(in_turn(begin))
     client = await asked(gate)
     await client.reader.readuntil(event("a"))
     gate.workers[0].server.close()

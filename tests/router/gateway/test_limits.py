@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.answers import END, answer_stream, chunk
+from tests.support.answers import END, STREAM, answer_stream, chunk
 from tests.support.memory import resident_bytes, status_bytes
 from tests.support.raw_client import get, post
 from tests.support.waiting import eventually, iterations
-
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Gate:

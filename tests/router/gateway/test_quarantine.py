@@ -5,7 +5,7 @@ import pytest
 from backends.connect_errors import is_refusal
 from policies.spec import PolicySpec
 from policies.view import Decision
-from tests.support.answers import answer_stream, die, json_head
+from tests.support.answers import after, answer_stream, die, json_head
 from tests.support.raw_client import get, post
 from tests.support.waiting import eventually, iterations
 
@@ -64,8 +64,7 @@ class Mortals:
                 raise ConnectionError("dead")
 
     async def ask(self, body=DEADLY, **options):
-        client = await self.gate.connect()
-        return await client.ask(post(body=body, **options))
+        return await self.gate.ask(post(body=body, **options))
 
     def hesitant(self, script):
         """Return `script` for workers that answer good requests later than they die."""
@@ -135,14 +134,6 @@ async def test_bodies_that_lose_pooled_connections_go_to_the_other_worker(rig):
     mortals.die(0)
     assert [answer.status for answer in await asking] == [200, 200]
     assert gate.dispatcher.events.count("retry sent") == 2
-
-
-def after(event, script):
-    async def answer(one):
-        await event.wait()
-        await script(one)
-
-    return answer
 
 
 async def test_eight_copies_at_one_worker_crash_two_workers(rig):
@@ -289,24 +280,23 @@ async def test_a_reset_without_a_death_is_not_blamed_on_the_body(rig):
     gate = await rig(die, die)
     doubted = []
     gate.fleet.on_doubt.append(doubted.append)
-    client = await gate.connect()
-    reply = await client.ask(post(body=DEADLY))
+    reply = await gate.ask(post(body=DEADLY))
     assert reply.code == "worker_failed"
-    reply = await (await gate.connect()).ask(post(body=DEADLY))
+    reply = await gate.ask(post(body=DEADLY))
     assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to no worker while in doubt
     for endpoint in doubted:
         gate.fleet.continues(endpoint.id, gate.loop.time() + 0.01)
-    await (await gate.connect()).ask(post(body=DEADLY))
+    await gate.ask(post(body=DEADLY))
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 4
 
 
 async def test_another_process_at_the_address_proves_a_death(rig):
     gate = await rig(die, die)
-    await (await gate.connect()).ask(post(body=DEADLY))
+    await gate.ask(post(body=DEADLY))
     for endpoint in gate.fleet.endpoints:
         gate.fleet.restarted(endpoint.id, gate.loop.time())
-    reply = await (await gate.connect()).ask(post(body=DEADLY))
+    reply = await gate.ask(post(body=DEADLY))
     assert (reply.status, reply.code) == (422, CODE)
     assert b'"param":null' in reply.body
     assert reply.header(b"retry-after") is None
@@ -315,10 +305,10 @@ async def test_another_process_at_the_address_proves_a_death(rig):
 async def test_the_same_bytes_on_another_path_are_another_request(rig):
     gate = await rig(die, die)
     for path in (b"/v1/chat/completions", b"/v1/embeddings"):
-        await (await gate.connect()).ask(post(path, body=DEADLY))
+        await gate.ask(post(path, body=DEADLY))
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())
-        refused = await (await gate.connect()).ask(post(path, body=DEADLY))
+        refused = await gate.ask(post(path, body=DEADLY))
         assert refused.code == CODE
     assert sum(len(worker.requests) for worker in gate.workers) == 4
 
@@ -326,7 +316,7 @@ async def test_the_same_bytes_on_another_path_are_another_request(rig):
 async def test_requests_without_a_body_are_never_blamed(rig):
     gate = await rig(die, die, extra_paths=[{"path": "/v1/thing", "methods": ["GET"]}])
     for _ in range(3):
-        reply = await (await gate.connect()).ask(get(b"/v1/thing"))
+        reply = await gate.ask(get(b"/v1/thing"))
         assert reply.status == 503
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())

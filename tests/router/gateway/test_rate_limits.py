@@ -5,19 +5,15 @@ import msgspec
 import pytest
 
 from router.config.model import LimitsConfig, TenantConfig
-from router.security.keys import KeyEntry, digest_of, new_key
+from router.security.keys import new_key
 from tests.support.answers import DONE, END, STREAM_HEAD, after, answer_json, answer_stream, chunk, event, usage_event
-from tests.support.raw_client import PLAIN, get, post
+from tests.support.raw_client import PLAIN, bearer, get, key_line, post
 from tests.support.waiting import eventually
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
-AUTH = {"api_keys": [KeyEntry(name, digest_of(key.encode())).line for name, key in NAMES.items()]}
+AUTH = {"api_keys": [key_line(name, key) for name, key in NAMES.items()]}
 TENANTS = {"red": {"keys": ["red", "red-too"]}, "blue": {"keys": ["blue"]}}
-
-
-def bearer(key):
-    return f"Authorization: Bearer {key}\r\n".encode()
 
 
 def body(**fields):

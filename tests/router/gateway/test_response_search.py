@@ -6,9 +6,8 @@ import pytest
 from backends.worker import RankCache, ServedModel, WorkerFacts
 from router.gateway import response_search
 from router.gateway.response_search import may_be_stored
-from router.security.keys import KeyEntry, digest_of
 from tests.support.answers import answer_json, silent
-from tests.support.raw_client import get, post
+from tests.support.raw_client import get, key_line, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 
@@ -247,7 +246,7 @@ async def test_a_search_has_the_clients_credentials_and_the_gateways_name(rig):
 
 async def test_a_guarded_gateway_searches_with_the_workers_key(rig):
     store = Store("resp_1", key=b"Bearer theirs")
-    gate = await rig(store, auth={"api_keys": [KeyEntry("alice", digest_of(KEY.encode())).line]})
+    gate = await rig(store, auth={"api_keys": [key_line("alice", KEY)]})
     key = f"Authorization: Bearer {KEY}\r\n".encode()
     assert (await gate.ask(get(ONE))).status == 401 and store.questions == 0
     assert (await gate.ask(get(ONE, key))).status == 503, "the operator's mistake is not the client's"

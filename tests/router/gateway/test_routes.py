@@ -4,20 +4,10 @@ import msgspec
 
 from router.config.model import Config, RouteConfig
 from router.placement.named_policies import named_policies
-from tests.support.answers import answer_json, answer_stream
+from tests.support.answers import after, answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
-
-
-def gated(go):
-    """A worker's script that answers once `go` is set."""
-
-    async def script(call):
-        await go.wait()
-        await answer_json(call)
-
-    return script
 
 
 def team(name):
@@ -36,11 +26,7 @@ def figures(gate, route="eval"):
 
 
 async def send(gate, *extra):
-    clients = []
-    for lines in extra:
-        client = await gate.send(post(body=PLAIN, extra=lines))
-        clients.append(client)
-    return clients
+    return [await gate.send(post(body=PLAIN, extra=lines)) for lines in extra]
 
 
 async def answering(gate, script=answer_json):
@@ -66,7 +52,7 @@ async def test_the_request_carries_its_route_and_policy(rig):
 
 async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited())
+    gate = await rig(after(go), routes=limited())
     clients = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     for waiting in (1, 2):
@@ -82,7 +68,7 @@ async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
 
 async def test_a_full_queue_refuses_with_the_status_of_the_route(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited(max_requests=1, status=429))
+    gate = await rig(after(go), routes=limited(max_requests=1, status=429))
     clients = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     clients += await send(gate, team("eval"))
@@ -98,7 +84,7 @@ async def test_a_full_queue_refuses_with_the_status_of_the_route(rig):
 
 async def test_a_route_without_a_queue_refuses_at_once(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited(max_s=0))
+    gate = await rig(after(go), routes=limited(max_s=0))
     (client,) = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
@@ -109,7 +95,7 @@ async def test_a_route_without_a_queue_refuses_at_once(rig):
 
 async def test_a_wait_ends_after_the_routes_own_time(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited(max_s=0.1))
+    gate = await rig(after(go), routes=limited(max_s=0.1))
     (client,) = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
@@ -121,7 +107,7 @@ async def test_a_wait_ends_after_the_routes_own_time(rig):
 
 async def test_a_client_that_leaves_gives_its_place_to_the_next(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited())
+    gate = await rig(after(go), routes=limited())
     first, second, third = await send(gate, team("eval"), team("eval"), team("eval"))
     await eventually(lambda: figures(gate) == {"running": 1, "queued": 2, "refused": 0})
     served = len(gate.workers[0].requests)
@@ -137,7 +123,7 @@ async def test_a_client_that_leaves_gives_its_place_to_the_next(rig):
 
 async def test_a_higher_limit_admits_requests_that_wait(rig):
     go = asyncio.Event()
-    gate = await rig(gated(go), routes=limited())
+    gate = await rig(after(go), routes=limited())
     clients = await send(gate, *[team("eval")] * 4)
     await eventually(lambda: figures(gate) == {"running": 1, "queued": 3, "refused": 0})
     change = msgspec.convert([{**LIMITED[0], "limits": {"max_requests": 3}}, LIMITED[1]], tuple[RouteConfig, ...])
@@ -159,7 +145,7 @@ async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
 
 
 async def test_an_admitted_request_without_a_ready_worker_waits_for_one(rig):
-    gate = await rig(gated(asyncio.Event()), routes=[{**LIMITED[0], "limits": {"max_requests": 2}}, LIMITED[1]])
+    gate = await rig(after(asyncio.Event()), routes=[{**LIMITED[0], "limits": {"max_requests": 2}}, LIMITED[1]])
     first, second, third = await send(gate, *[team("eval")] * 3)
     await eventually(lambda: figures(gate) == {"running": 2, "queued": 1, "refused": 0})
     gate.fleet.drain(gate.workers[0].id)
@@ -179,7 +165,7 @@ async def test_a_request_that_waits_for_a_worker_keeps_to_a_new_limit_of_its_rou
     clients = await send(gate, *[team("eval")] * 2)
     await eventually(lambda: gate.gateway.statistics()["queued"] == 2)
     gate.gateway.use_routes(msgspec.convert(LIMITED, tuple[RouteConfig, ...]))
-    gate.join(await answering(gate, gated(go)))
+    gate.join(await answering(gate, after(go)))
     await eventually(lambda: figures(gate) == {"running": 1, "queued": 1, "refused": 0})
     assert gate.gateway.statistics()["queued"] == 0
     go.set()

@@ -6,7 +6,18 @@ import msgspec
 import pytest
 
 from router.placement.fleet.fleet import WorkerState
-from tests.support.answers import DONE, END, STREAM_HEAD, after, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    after,
+    answer_json,
+    answer_stream,
+    chunk,
+    event,
+    in_turn,
+    json_head,
+)
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post
 from tests.support.scripted_worker import ScriptedWorker
@@ -67,12 +78,7 @@ async def test_running_streams_are_left_alone(rig):
         await release.wait()
         await script.say(chunk(event("b")), chunk(DONE), END)
 
-    scripts = iter([stream, stops()])
-
-    async def by_turns(script):
-        await next(scripts)(script)
-
-    gate = await rig(by_turns)
+    gate = await rig(in_turn(stream, stops()))
     client = await gate.send(post())
     await client.reader.readuntil(event("a"))
     assert (await gate.ask(post(body=PLAIN))).status == 503
@@ -155,12 +161,7 @@ async def test_requests_of_a_stopping_worker_that_is_removed_stay_until_it_is_go
     monkeypatch.setattr("router.gateway.queues.gone_workers._PAUSE_S", 0.02)
     release = asyncio.Event()
 
-    scripts = iter([after(release), stops()])
-
-    async def by_turns(script):
-        await next(scripts)(script)
-
-    gate = await rig(by_turns)
+    gate = await rig(in_turn(after(release), stops()))
     client = await gate.send(post(body=PLAIN))
     await eventually(lambda: gate.workers[0].requests)
     await gate.ask(post(body=PLAIN))

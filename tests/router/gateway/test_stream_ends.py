@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tests.support.answers import DONE, END, answer_stream, chunk, event, json_head, usage_event
+from tests.support.answers import DONE, END, chunk, event, json_head, once, usage_event
 from tests.support.raw_client import post
-from tests.support.waiting import delivered, eventually
+from tests.support.waiting import eventually
 
 CHAT, TEXT, MESSAGES, RESPONSES = b"/v1/chat/completions", b"/v1/completions", b"/v1/messages", b"/v1/responses"
 APIS = [CHAT, TEXT, MESSAGES, RESPONSES]
@@ -223,13 +223,7 @@ async def test_a_stream_whose_usage_is_taken_out_is_judged_too(rig, whole):
 async def test_an_abort_before_any_content_is_repeated_elsewhere(rig, path, framing):
     first, content, last, aborted = PARTS[path]
     good, bad = [*first, *content, *last], [*first, *aborted]
-    calls = []
-
-    async def script(script):
-        calls.append(script)
-        await script_of(bad if len(calls) == 1 else good, framing, apart=False)(script)
-
-    gate = await rig(script, script)
+    gate = await rig(*once(script_of(bad, framing, apart=False), script_of(good, framing, apart=False)))
     reply = await gate.ask(post(path, body_of(path)))
     assert (reply.status, reply.body) == (200, b"".join(good))
     assert gate.dispatcher.events[1] == "retry answered"
@@ -308,13 +302,7 @@ def body_script(body, framing):
 @pytest.mark.parametrize("path", APIS)
 async def test_an_aborted_answer_in_one_piece_is_repeated_elsewhere(rig, path, framing):
     bad, good = (json.dumps(each).encode() for each in BODIES[path])
-    calls = []
-
-    async def script(script):
-        calls.append(script)
-        await body_script(bad if len(calls) == 1 else good, framing)(script)
-
-    gate = await rig(script, script)
+    gate = await rig(*once(body_script(bad, framing), body_script(good, framing)))
     reply = await gate.ask(post(path, body_of(path).replace(b"true", b"false")))
     assert (reply.status, reply.body) == (200, good)
     assert gate.dispatcher.events == ["ticket", "retry answered", "failed answered", "finished 200"]
@@ -365,16 +353,9 @@ async def test_events_without_content_are_passed_on_after_a_moment(rig, path):
 
 
 async def test_a_worker_lost_after_events_without_content_is_replaced(rig):
-    calls = []
+    async def dies(script):
+        await script.say_apart(CHUNKED + chunk(ROLE))
+        await script.die()
 
-    async def script(script):
-        calls.append(script)
-        if len(calls) > 1:
-            await answer_stream(script)
-        else:
-            await script.say(CHUNKED + chunk(ROLE))
-            await delivered()
-            await script.die()
-
-    gate = await rig(script, script)
+    gate = await rig(*once(dies))
     assert (await gate.ask(post())).body.startswith(event("a"))

@@ -5,16 +5,12 @@ import pytest
 from policies.spec import PolicySpec
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import after, answer_json, answer_stream
-from tests.support.raw_client import PLAIN, post
+from tests.support.raw_client import PLAIN, bearer, key_line, post
 from tests.support.waiting import eventually
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
-AUTH = {"api_keys": [KeyEntry(name, digest_of(key.encode())).line for name, key in NAMES.items()]}
-
-
-def bearer(key):
-    return f"Authorization: Bearer {key}\r\n".encode()
+AUTH = {"api_keys": [key_line(name, key) for name, key in NAMES.items()]}
 
 
 def tenants(**red):

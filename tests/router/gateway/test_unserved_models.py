@@ -6,7 +6,7 @@ import pytest
 
 from router.gateway.flow.attempt.attempt import NOT_FOUND_BYTES
 from router.placement.fleet.fleet import WorkerState
-from tests.support.answers import DONE, answer_json, answer_stream, event
+from tests.support.answers import DONE, answer_json, answer_stream, event, once
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post
 
@@ -35,17 +35,6 @@ def saying(*reads, last=False, after=None):
             script.writer.close()
 
     return script
-
-
-def once(first, then):
-    """Return two scripts with a shared count: the first request on either runs `first`, all others `then`."""
-    calls = []
-
-    async def script(script):
-        calls.append(script)
-        await (first if len(calls) == 1 else then)(script)
-
-    return [script, script]
 
 
 def asked(gate):

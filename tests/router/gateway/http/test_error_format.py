@@ -6,10 +6,9 @@ import pytest
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.error_format import body_event, error_body, error_event
 from router.placement.request import Usage
-from tests.support.answers import END, answer_json, chunk
+from tests.support.answers import END, STREAM, answer_json, chunk
 from tests.support.raw_client import get, post
 
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MESSAGES = b"/v1/messages"
 RESPONSES = b"/v1/responses"
 STREAMED = {

@@ -13,10 +13,10 @@ from router.gateway.rewrites.body_rewriter import FIRST_STREAMS
 from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.request import Usage
-from router.security.keys import KeyEntry, digest_of, new_key
+from router.security.keys import new_key
 from tests.support.answers import END, STREAM_HEAD, answer_json, chunk
 from tests.support.gateway_rig import FACTS
-from tests.support.raw_client import PLAIN, post
+from tests.support.raw_client import PLAIN, key_line, post
 
 OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
@@ -258,7 +258,7 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes
 
 async def test_a_salted_stream_also_reports_its_usage(rig):
     key = new_key()
-    auth = {"api_keys": [KeyEntry("alice", digest_of(key.encode())).line]}
+    auth = {"api_keys": [key_line("alice", key)]}
     gate = await rig(streaming(), **INJECT, auth=auth)
     bearer = f"Authorization: Bearer {key}\r\n".encode()
     replies = [await gate.ask(post(body=STREAMED, extra=bearer)) for _ in range(2)]

@@ -12,7 +12,7 @@ from router.gateway.rewrites.json_splice import salted
 from router.security.isolation import Isolation
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import END, answer_json, chunk
-from tests.support.raw_client import post
+from tests.support.raw_client import bearer, key_line, post
 
 ALICE, BOB, CAROL = new_key(), new_key(), new_key()
 SALT = "0123abcd"
@@ -25,15 +25,7 @@ UNSALTED = (b"/v2/embed", b"/cohere/v2/chat", b"/tokenize", b"/v1/messages/count
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"prompt":"hi","input":"hi"}'
 
 
-def entry(name, key):
-    return KeyEntry(name, digest_of(key.encode())).line
-
-
-AUTH = {"api_keys": [entry("alice", ALICE), entry("bob", BOB), entry("carol", CAROL)]}
-
-
-def bearer(key):
-    return f"Authorization: Bearer {key}\r\n".encode()
+AUTH = {"api_keys": [key_line("alice", ALICE), key_line("bob", BOB), key_line("carol", CAROL)]}
 
 
 def salt_of(name, own=None):
