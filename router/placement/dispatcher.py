@@ -19,7 +19,7 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.handover.explained import ExplainedHandover
 from router.placement.handover.links import Link, LinkSpeed, Transfer
-from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover, Workers
+from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover, WorkerChoices
 from router.placement.handover.pulls import PlannedPull, PullPlanner
 from router.placement.learning.speed import SpeedSource
 from router.placement.load.fleet_load import WorkerLoads
@@ -224,7 +224,7 @@ class Dispatcher(TicketLife):
         if named:
             prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
         others = None if named else self._prefill_without_trial(request, prefill, now_s, within)
-        return self._handovers.plan(request, Workers(prefill, others, alone), now_s, at_any_cost=at_any_cost)
+        return self._handovers.plan(request, WorkerChoices(prefill, others, alone), now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -366,7 +366,7 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return ExplainedHandover(False, "no worker can take the whole request now")
         others = self._prefill_without_trial(request, prefill, now_s, None)
-        return self._handovers.explain(request, Workers(prefill, others, alone), now_s)
+        return self._handovers.explain(request, WorkerChoices(prefill, others, alone), now_s)
 
     def shadows(self, route: str) -> RouteShadows | None:
         return self._policies.shadows_of(route)

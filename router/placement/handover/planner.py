@@ -44,7 +44,7 @@ class PlannedHandover(NamedTuple):
     at_any_cost: bool
 
 
-class Workers(NamedTuple):
+class WorkerChoices(NamedTuple):
     """The workers among which a request is placed: for its prefill, and `alone` for the whole of it.
 
     A prefill worker that has a trial comes first, if a pair with it pays; `others` are the prefill workers without it.
@@ -92,7 +92,7 @@ class HandoverPlanner:
         self._loads = loads
 
     def plan(
-        self, request: Request, workers: Workers, now_s: float, *, at_any_cost: bool = False
+        self, request: Request, workers: WorkerChoices, now_s: float, *, at_any_cost: bool = False
     ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker alone; None otherwise.
 
@@ -106,7 +106,7 @@ class HandoverPlanner:
             return None
         return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost)
 
-    def explain(self, request: Request, workers: Workers, now_s: float) -> ExplainedHandover:
+    def explain(self, request: Request, workers: WorkerChoices, now_s: float) -> ExplainedHandover:
         """Return what `plan` compares, without placing anything."""
         compared = self._compare(request, workers, now_s)
         if compared is None:
@@ -116,7 +116,7 @@ class HandoverPlanner:
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
-    def _compare(self, request: Request, workers: Workers, now_s: float) -> _Compared | None:
+    def _compare(self, request: Request, workers: WorkerChoices, now_s: float) -> _Compared | None:
         """Return the costs of all pairs; None if no worker receives KV caches.
 
         While a prefill or a decode worker has a trial, these are the pairs with it if one pays. Two workers on trial
