@@ -261,9 +261,9 @@ def prompt():
 
 
 class Rig:
-    def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
+    def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost", health=None, **options):
         self.residency, self.prompt = residency, prompt
-        self.fleet = Fleet(HealthConfig(), residency)
+        self.fleet = Fleet(health or HealthConfig(), residency)
         for port in range(1, workers + 1):
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
@@ -277,6 +277,7 @@ class Rig:
             decisions_kept=50,
             registry=self.registry,
             policy_failed=lambda policy, reason, first: self.policy_failures.append((policy, first)),
+            **options,
         )
 
     def ask(self, tokens=100, start=0, **fields):

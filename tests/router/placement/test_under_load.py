@@ -222,7 +222,10 @@ PATHS = {
 @pytest.mark.parametrize("blocks", [110, 400])
 @pytest.mark.parametrize("paths", PATHS)
 def test_every_difference_is_explained(rough, paths, blocks):
-    """Two workers have a few hundred blocks each, so most requests wait, lose cached blocks or are preempted."""
+    """Two workers have a few hundred blocks each, so most requests wait, lose cached blocks or are preempted.
+
+    Whatever the order of arrival, each view ends with exactly the blocks that the worker's cache holds.
+    """
     fleet = rough(len(paths), blocks, count=500, **PATHS[paths])
     assert len(fleet.results) >= 300
     found = fleet.differences
@@ -233,6 +236,12 @@ def test_every_difference_is_explained(rough, paths, blocks):
     assert wrong == []
     for counted in (worker["predicted_cached"] for worker in fleet.dispatcher.statistics()["workers"].values()):
         assert counted["over"] + counted["under"] == sum(counted["differences"].values()) + counted["pending"]
+    for endpoint in fleet.fleet.endpoints:
+        slot = endpoint.candidates[0].slot
+        distinct = len(fleet.engines[endpoint.id]._cache._copies)
+        figures = fleet.residency.statistics()["slots"][slot]
+        assert fleet.residency.state(slot).residency is Residency.EXACT
+        assert (figures["blocks"], figures["reported_blocks"]) == (distinct, 0)
 
 
 def test_the_reasons_are_those(rough):
@@ -250,18 +259,6 @@ def test_a_cache_reset_in_between(rough):
     assert all(engine.reset_prefix_cache() for engine in fleet.engines.values())
     fleet.run(talk(random.Random(2), 100), in_flight=8, start_s=500.0)
     assert set(fleet.differences) == {"cleared"}
-
-
-@pytest.mark.parametrize("paths", PATHS)
-def test_the_view_ends_as_the_cache_does(rough, paths):
-    """Whatever the order of arrival, the view ends with exactly the blocks that the worker's cache holds."""
-    fleet = rough(7, 110, **PATHS[paths])
-    for endpoint in fleet.fleet.endpoints:
-        slot = endpoint.candidates[0].slot
-        distinct = len(fleet.engines[endpoint.id]._cache._copies)
-        figures = fleet.residency.statistics()["slots"][slot]
-        assert fleet.residency.state(slot).residency is Residency.EXACT
-        assert (figures["blocks"], figures["reported_blocks"]) == (distinct, 0)
 
 
 def without(kind, every):

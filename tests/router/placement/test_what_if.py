@@ -13,9 +13,12 @@ from router.placement.policies.shadow import RouteShadows
 from tests.router.placement.conftest import VirtualFleet
 from tests.router.placement.test_decision_log import conversations
 
+BLOCKS = 2_000
+"""Of each cache: enough for the conversations. The caches of 85 workers of the usual size take 341 MB."""
+
 
 def played(rule="round_robin", workers=3, requests=None, **options):
-    fleet = VirtualFleet(rule, workers=workers, seed=3, **options)
+    fleet = VirtualFleet(rule, workers=workers, seed=3, num_blocks=BLOCKS, **options)
     fleet.run(conversations() if requests is None else requests)
     return fleet.dispatcher
 
@@ -70,7 +73,7 @@ def test_decisions_without_all_candidates_are_not_made_again():
 
 
 def test_views_that_a_shadow_policy_makes_are_counted():
-    fleet = VirtualFleet("lpwl", workers=ARRAYS_FROM + 5, seed=3)
+    fleet = VirtualFleet("lpwl", workers=ARRAYS_FROM + 5, seed=3, num_blocks=BLOCKS)
     shadow = PolicyRunner(build_policy(PolicySpec("preble"), Random(0)), PolicySpec("preble"), called="preble")
     fleet.dispatcher.use_policies({}, {"default": RouteShadows([shadow], 1.0, Random(0))})
     fleet.run(conversations()[:4])

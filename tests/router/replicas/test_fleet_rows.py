@@ -252,10 +252,10 @@ def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, mon
 
 def test_one_message_costs_a_bounded_time_however_many_replicas_there_are(gateways):
     one, _ = gateways
-    packed = messages.packed([Row(number) for number in range(messages.MOST_ROWS)])
+    packed = messages.packed([Row(number) for number in range(1_024)])
     batches = [messages.encode(FleetMessage(f"r{n}", 0, 1.0, 1, False, packed, *REST)) for n in range(100)]
     for batch in batches:
         one.channel.receive(batch, 10.0)
     began_s = time.thread_time()
     one.channel.receive(messages.encode(FleetMessage("last", 0, 1.0, 1, False, packed, *REST)), 10.0)
-    assert time.thread_time() - began_s < 0.2
+    assert time.thread_time() - began_s < 0.05

@@ -16,12 +16,6 @@ def fleet(shadow_residency):
     return Fleet(HealthConfig(), shadow_residency)
 
 
-def test_nothing_is_known_at_first():
-    evidence = WorkerEvidence()
-    assert {evidence.progress_s, evidence.generation_s, evidence.answered_s, evidence.refused_s} == {NEVER}
-    assert (evidence.life_s, evidence.refuses, evidence.counts_tokens) == (NEVER, False, False)
-
-
 def test_times_never_go_back():
     evidence = WorkerEvidence()
     for record in (evidence.generated, evidence.answered, evidence.refused, evidence.reset):

@@ -105,13 +105,3 @@ def test_pressure_never_ejects(ready):
     assert ready.refused_until_s == 6.0
     ready.refused(1.0, 3_600.0)
     assert ready.refused_until_s == 31.0
-
-
-def test_traffic_ejection_lasts_a_second():
-    health = Health(HealthConfig(failure_threshold=1))
-    health.probe_succeeded(0.0)
-    health.traffic_failed("reset", 1.0, trial=False)
-    health.probe_succeeded(1.9)
-    assert health.condition is WorkerState.UNHEALTHY
-    health.probe_succeeded(2.1)
-    assert health.condition is WorkerState.HALF_OPEN

@@ -28,11 +28,6 @@ def dies(tracker, worker, bodies, now_s, lost=True):
     return tracker.gone(worker, now_s + 0.1)
 
 
-def test_nothing_is_known_at_first(tracker):
-    assert not tracker.stirred
-    assert tracker.verdict(BAD, 0.0) is BodyVerdict.FREE
-
-
 def test_a_lost_connection_is_no_death_until_proven(tracker):
     tracker.open("a", BAD, [], 0.0, lost=True)
     assert tracker.verdict(BAD, 0.1) is BodyVerdict.ONE_MORE
@@ -199,7 +194,3 @@ def test_memory_is_bounded(tracker):
     for number in range(INCIDENTS_KEPT + 10):
         tracker.open(f"worker-{number}", BAD, [], 0.0, lost=True)
     assert tracker.statistics()["incidents"] == INCIDENTS_KEPT
-
-
-def test_zero_switches_it_off():
-    assert not QueryOfDeathTracker(0.0).enabled

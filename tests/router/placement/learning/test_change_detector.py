@@ -48,9 +48,3 @@ def test_a_lasting_change_is_found_after_five_observations_with_its_size(sign):
     answers = [detector.observe(sign * log(3.0), 0.1) for _ in range(5)]
     assert answers == [None] * 4 + [sign * log(3.0)]
     assert detector.observe(sign * log(3.0), 0.1) is None, "it begins again"
-
-
-def test_outliers_between_usual_observations_are_no_change():
-    detector = make_detector()
-    for number in range(300):
-        assert detector.observe(log(4.0) if number % 3 == 0 else 0.0, 0.1) is None

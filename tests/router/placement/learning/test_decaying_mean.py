@@ -29,18 +29,3 @@ def test_without_forgetting_the_first_observations_count_alike(values, most):
     assert mean.value == pytest.approx(expected, rel=1e-9, abs=1e-6)
     if len(values) <= most:
         assert mean.value == pytest.approx(sum(values) / len(values), rel=1e-9, abs=1e-6)
-
-
-def test_nothing_is_known_before_the_first_observation():
-    mean = DecayingMean(0.9)
-    assert (mean.value, mean.weight) == (0.0, 0.0)
-    mean.observe(5.0)
-    assert (mean.value, mean.weight) == (5.0, 1.0)
-
-
-def test_the_weight_stays_bounded():
-    mean = DecayingMean(0.98)
-    for number in range(2_000):
-        mean.observe(number % 2)
-    assert mean.weight == pytest.approx(50.0)
-    assert mean.value == pytest.approx(0.5, abs=0.01)
