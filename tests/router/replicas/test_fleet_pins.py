@@ -10,7 +10,8 @@ from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import messages
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_pins import FleetPins
-from router.replicas.messages import FleetMessage, Pinned
+from router.replicas.messages import Pinned
+from tests.router.replicas.conftest import encoded
 from tests.support.redis import needs_redis
 from tests.support.waiting import eventually
 
@@ -104,9 +105,7 @@ GARBAGE = [7, [b"x" * 16, 7], [b"x" * (16 * 8_193)], [b"x" * 15, b"y" * 17], [by
 @pytest.mark.parametrize("part", GARBAGE, ids=range(len(GARBAGE)))
 def test_nonsense_changes_nothing(pair, part):
     one, _ = pair
-    empty, raw = messages.NOTHING, msgspec.Raw(msgspec.msgpack.encode(part))
-    batch = FleetMessage("x", 0, 1.0, 1, False, empty, empty, messages.StateVersion(), empty, raw)
-    one.channel.receive(messages.encode(batch), 10.0)
+    one.channel.receive(encoded(pins=msgspec.Raw(msgspec.msgpack.encode(part))), 10.0)
     assert one.host.part(0, PLACES)[0] == b""
 
 

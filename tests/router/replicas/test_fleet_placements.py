@@ -14,10 +14,11 @@ from router.limits.table import key_of
 from router.replicas import fleet_placements, messages
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_placements import MOST_WAITING_BLOCKS, WHOLE_S, FleetPlacements
-from router.replicas.messages import FleetMessage, Placed
+from router.replicas.messages import Placed
 from router.replicas.replica import Replica
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from tests.router.replicas.conftest import encoded
 from tests.support.redis import needs_redis
 from tests.support.waiting import eventually
 
@@ -259,10 +260,7 @@ def test_a_placement_that_belongs_nowhere_changes_nothing(pair, depth, steps, ha
 @pytest.mark.parametrize("part", [7, [[1]], [[1, 0, 0, b"", b""]], [[1, 16, -1, b"", b""]], [[1, 16, 0, "x", b""]]])
 def test_malformed_placements_are_counted(pair, part):
     one, _ = pair
-    empty = messages.NOTHING
-    raw = msgspec.Raw(msgspec.msgpack.encode(part))
-    batch = FleetMessage("x", 0, 1.0, 1, False, empty, raw, messages.StateVersion(), empty)
-    one.channel.receive(messages.encode(batch), 1.0)
+    one.channel.receive(encoded(placed=msgspec.Raw(msgspec.msgpack.encode(part))), 1.0)
     assert one.channel.malformed == 1
 
 

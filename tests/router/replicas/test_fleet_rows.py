@@ -11,10 +11,8 @@ from router.placement.load.shared_load import LoadTotals
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import fleet_rows, messages
 from router.replicas.fleet_channel import FleetChannel
-from router.replicas.messages import FleetMessage, Row
-
-REST = (messages.NOTHING, messages.StateVersion(), messages.NOTHING)
-"""Parts of a message beyond its rows, empty."""
+from router.replicas.messages import Row
+from tests.router.replicas.conftest import encoded
 
 
 class Gateway:
@@ -69,17 +67,7 @@ def test_reserved_load_arrives_in_the_receivers_time(gateways):
 def test_the_more_send_the_less_often_each_one_does(gateways, senders, interval_s):
     one, _ = gateways
     for number in range(senders - 1):
-        beat = FleetMessage(
-            f"other-{number}",
-            0,
-            1.0,
-            1,
-            False,
-            *[messages.NOTHING] * 2,
-            messages.StateVersion(),
-            messages.packed(messages.Uses()),
-        )
-        one.channel.receive(messages.encode(beat), 10.0)
+        one.channel.receive(encoded(f"other-{number}"), 10.0)
     assert one.channel.interval_s() == pytest.approx(interval_s)
 
 
@@ -206,10 +194,8 @@ def test_a_malformed_message_is_counted_and_changes_nothing(gateways, message):
 
 def test_senders_beyond_the_bound_are_not_heard(gateways):
     one, _ = gateways
-    empty = messages.NOTHING
     for number in range(1_500):
-        batch = FleetMessage(f"r{number}", 0, 1.0, 1, False, empty, empty, messages.StateVersion(), empty)
-        one.channel.receive(messages.encode(batch), 10.0)
+        one.channel.receive(encoded(f"r{number}"), 10.0)
     assert one.channel.statistics()["replicas"] == 1_001
     one.take(12.0)
     assert one.channel.statistics()["replicas"] == 1
@@ -235,8 +221,7 @@ def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, mon
     rows = [Row(key, running_requests=3.0), *(Row(number) for number in range(20))]
 
     def told(replica, seq, rows, now_s=10.0):
-        batch = FleetMessage(replica, 0, 1.0, seq, True, messages.packed(rows), *REST)
-        one.channel.receive(messages.encode(batch), now_s)
+        one.channel.receive(encoded(replica, seq, whole=True, rows=messages.packed(rows)), now_s)
 
     told("x", 1, rows)
     told("y", 1, rows)
@@ -253,9 +238,9 @@ def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, mon
 def test_one_message_costs_a_bounded_time_however_many_replicas_there_are(gateways):
     one, _ = gateways
     packed = messages.packed([Row(number) for number in range(1_024)])
-    batches = [messages.encode(FleetMessage(f"r{n}", 0, 1.0, 1, False, packed, *REST)) for n in range(100)]
-    for batch in batches:
-        one.channel.receive(batch, 10.0)
+    for number in range(100):
+        one.channel.receive(encoded(f"r{number}", rows=packed), 10.0)
+    last = encoded("last", rows=packed)
     began_s = time.thread_time()
-    one.channel.receive(messages.encode(FleetMessage("last", 0, 1.0, 1, False, packed, *REST)), 10.0)
+    one.channel.receive(last, 10.0)
     assert time.thread_time() - began_s < 0.05

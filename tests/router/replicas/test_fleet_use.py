@@ -12,7 +12,8 @@ from router.limits.table import RateTable, key_of, table_bytes
 from router.replicas import fleet_use, messages
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_use import FleetUse
-from router.replicas.messages import FleetMessage, Used, Uses
+from router.replicas.messages import Used, Uses
+from tests.router.replicas.conftest import encoded
 
 PER_MINUTE = {"requests_per_minute": 60, "tokens_per_minute": 6_000}
 ANYBODY = key_of("anybody")
@@ -280,23 +281,13 @@ GARBAGE = [
 @pytest.mark.parametrize("part", GARBAGE, ids=range(len(GARBAGE)))
 def test_malformed_use_is_counted_and_changes_nothing(pair, part):
     one, _ = pair
-    empty = messages.NOTHING
-    if part in (b"\xc1", b"\x93"):
-        batch = messages.encode(FleetMessage("x", 0, 1.0, 1, False, empty, empty, messages.StateVersion(), empty))
-        batch = batch[:-1] + part
-    else:
-        use = msgspec.Raw(part)
-        batch = messages.encode(FleetMessage("x", 0, 1.0, 1, False, empty, empty, messages.StateVersion(), use))
-    one.receive(batch, 10.0)
+    one.receive(encoded()[:-2] + part if part in (b"\xc1", b"\x93") else encoded(use=msgspec.Raw(part)), 10.0)
     assert one.channel.malformed == 1
     assert one.left(10.0) == 60.0
 
 
 def told(gateway, rows, seq=1, replica="x", now_s=10.0):
-    use = messages.packed(Uses(True, rows))
-    empty = messages.NOTHING
-    batch = FleetMessage(replica, 0, 1.0, seq, False, empty, empty, messages.StateVersion(), use)
-    gateway.receive(messages.encode(batch), now_s)
+    gateway.receive(encoded(replica, seq, use=messages.packed(Uses(True, rows))), now_s)
 
 
 NONSENSE = [

@@ -41,6 +41,12 @@ class Site:
     def load(self, port):
         return self.dispatcher.statistics()["workers"][f"h:{port}"]
 
+    def half_open(self, port, **other):
+        """Let a worker be down and answer again, at 1,000 s, with `other` facts."""
+        for _ in range(5):
+            self.fleet.probe_failed(f"h:{port}", "down", 1.0)
+        self.fleet.probe_succeeded(f"h:{port}", replace(self.facts(events=False), **other), 1_000.0)
+
     def stream(self, request, count=1):
         """Let streams run on workers that take whole requests."""
         for _ in range(count):
@@ -62,6 +68,14 @@ def ask(prompt):
         return Request(f"r{first}", "/v1/completions", "m", prompt(range(first, first + tokens)), tokens, 0.0, **fields)
 
     return make
+
+
+@pytest.fixture
+def placed(site, ask):
+    """A prefill worker, and a decode worker with three streams, so that a pair pays."""
+    made = site({1: "prefill", 3: "decode"})
+    made.stream(ask(first=5_000), 3)
+    return made
 
 
 def hand_over(site, request):
@@ -181,9 +195,7 @@ def test_a_bootstrap_port_that_is_none_is_an_error():
     assert list(worker_findings(WorkerConfig(url="http://h:1", labels={"mooncake_bootstrap_port": "9001"}), ())) == []
 
 
-def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(placed, ask):
     before = placed.load(3)
     prefill, decode = hand_over(placed, ask())
     assert (prefill.candidate.id, decode.candidate.id) == ("h:1", "h:3")
@@ -216,14 +228,13 @@ def test_the_diagnosis_counts_a_handed_over_request_once_where_its_answer_is_wri
     assert turns.tickets == [tickets.decode]
 
 
-def test_both_reservations_are_released_once(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_both_reservations_are_released_once(placed, ask):
     before = placed.load(3)
     prefill, decode = hand_over(placed, ask())
     placed.dispatcher.first_token(prefill, 0.5)
     placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
     assert placed.load(1)["running_requests"] == 0
+    assert placed.dispatcher.expected_output_tokens(ask()) == 0, "a prefill says nothing of the lengths of answers"
     placed.dispatcher.first_token(decode, 0.6)
     assert decode.record.ttft_s == pytest.approx(0.6)
     placed.dispatcher.finished(decode, Usage(None, 20), 1.0)
@@ -231,27 +242,16 @@ def test_both_reservations_are_released_once(site, ask):
     assert (prefill.record.outcome, decode.record.outcome) == ("finished", "finished")
 
 
-def test_a_decode_that_is_not_used_leaves_no_load(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_a_decode_that_is_not_used_leaves_no_load(placed, ask):
     before = placed.load(3)
     _, decode = hand_over(placed, ask())
     placed.dispatcher.cancelled(decode, 0.1)
     assert placed.load(3) == before
 
 
-def test_the_reported_cached_tokens_of_the_decode_worker_are_not_compared(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_the_record_of_a_decode_shows_the_worker_after_the_transfer_and_predicts_nothing(placed, ask):
     prefill, decode = hand_over(placed, ask())
-    assert decode.predicted_cached_tokens is None
-    assert prefill.predicted_cached_tokens is not None
-
-
-def test_the_record_of_a_decode_shows_the_worker_after_the_transfer(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
-    prefill, decode = hand_over(placed, ask())
+    assert decode.predicted_cached_tokens is None and prefill.predicted_cached_tokens is not None
     seen = [ticket.record.to_builtins(chosen_only=True)["candidates"][0] for ticket in (prefill, decode)]
     assert [(one["cached_tokens"], one["uncached_tokens"]) for one in seen] == [(0, 1_000), (999, 1)]
 
@@ -283,15 +283,6 @@ def test_a_what_if_shows_a_handover_to_the_policy_as_the_gateway_does(site, ask)
     assert live.seen[3:] == [("h:1", None), ("h:3", None)]
 
 
-def test_the_lengths_of_prefills_are_not_learned_as_lengths_of_answers(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
-    prefill, _ = hand_over(placed, ask())
-    placed.dispatcher.first_token(prefill, 0.5)
-    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
-    assert placed.dispatcher.expected_output_tokens(ask()) == 0
-
-
 def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keeps_the_plan(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
@@ -307,9 +298,7 @@ def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keep
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_blocks_that_stay_after_a_handover_was_read_are_stuck(site, ask, stream):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_blocks_that_stay_after_a_handover_was_read_are_stuck(placed, ask, stream):
     prefill, decode = hand_over(placed, ask())
     placed.dispatcher.first_token(prefill, 0.5)
     placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
@@ -387,10 +376,7 @@ def test_workers_of_different_versions_or_models_are_no_pair(site, ask, facts):
 def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from_a_handover(site, ask, usable):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
-    for _ in range(5):
-        placed.fleet.probe_failed("h:2", "down", 1.0)
-    facts = placed.facts(events=False)
-    placed.fleet.probe_succeeded("h:2", facts if usable else replace(facts, version="0.32.0"), 1_000.0)
+    placed.half_open(2, version="0.33.0" if usable else "0.32.0")
     planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
     prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
     assert (prefill.candidate.id, prefill.trial) == (("h:2", True) if usable else ("h:1", False))
@@ -399,10 +385,7 @@ def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from
 def test_beside_a_trial_that_does_not_pay_a_worker_that_asked_for_a_pause_is_left_out(site, ask):
     placed = site({1: "prefill", 2: "prefill", 4: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
-    for _ in range(5):
-        placed.fleet.probe_failed("h:2", "down", 1.0)
-    other = replace(placed.facts(events=False), version="0.32.0")
-    placed.fleet.probe_succeeded("h:2", other, 1_000.0)
+    placed.half_open(2, version="0.32.0")
     placed.fleet.traffic_refused(placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
     planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
     assert planned.prefill.fleet.ids == ("h:4",)
@@ -414,9 +397,7 @@ def test_beside_a_trial_that_does_not_pay_a_worker_that_asked_for_a_pause_is_lef
 
 def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
-    for _ in range(5):
-        placed.fleet.probe_failed("h:2", "down", 1.0)
-    placed.fleet.probe_succeeded("h:2", placed.facts(events=False), 1_000.0)
+    placed.half_open(2)
     planned = placed.dispatcher.plan_handover(ask(), 1_000.0, prefiller="h:2")
     prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
     assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
@@ -426,10 +407,7 @@ def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask)
 def test_a_decode_worker_has_its_trial_in_a_pair_that_pays(site, ask, usable):
     placed = site({1: "prefill", 2: "decode", 3: "decode"})
     placed.stream(ask(first=5_000), 6)
-    for _ in range(5):
-        placed.fleet.probe_failed("h:2", "down", 1.0)
-    facts = placed.facts(events=False)
-    placed.fleet.probe_succeeded("h:2", facts if usable else replace(facts, version="0.32.0"), 1_000.0)
+    placed.half_open(2, version="0.33.0" if usable else "0.32.0")
     tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
     decode = tickets.decode
     assert (decode.candidate.id, decode.trial) == (("h:2", True) if usable else ("h:3", False))
@@ -443,10 +421,8 @@ def test_a_decode_worker_has_its_trial_in_a_pair_that_pays(site, ask, usable):
 def test_two_workers_on_trial_are_no_pair(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode", 4: "decode"})
     placed.stream(ask(first=5_000), 6)
-    for worker in ("h:2", "h:4"):
-        for _ in range(5):
-            placed.fleet.probe_failed(worker, "down", 1.0)
-        placed.fleet.probe_succeeded(worker, placed.facts(events=False), 1_000.0)
+    placed.half_open(2)
+    placed.half_open(4)
     pairs = []
     for _ in range(2):
         tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
@@ -454,9 +430,7 @@ def test_two_workers_on_trial_are_no_pair(site, ask):
     assert pairs == [("h:2", "h:3"), ("h:1", "h:4")]
 
 
-def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(placed, ask):
     _, decode = hand_over(placed, ask())
     slot, prompt = decode.candidate.slot, ask().prompt
     assert placed.residency.match(prompt, [slot])[slot].tokens == 0
@@ -485,9 +459,7 @@ def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_l
     assert planned.cost.alone_s > 0.5 * 60e-6 * 16_000 * (1 + 20 * 0.1)
 
 
-def test_what_both_workers_report_must_be_equal(site, ask):
-    placed = site({1: "prefill", 3: "decode"})
-    placed.stream(ask(first=5_000), 3)
+def test_what_both_workers_report_must_be_equal(placed, ask):
     facts = placed.facts(events=False)
     half, full = (ConnectorFacts(name="NixlConnector", dtype=name) for name in ("torch.float16", "torch.float32"))
     for sender, receiver, paired in ((half, None, True), (half, half, True), (half, full, False), (None, full, True)):

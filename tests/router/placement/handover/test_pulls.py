@@ -85,6 +85,15 @@ def site(facts):
 
 
 @pytest.fixture
+def busy(site, prompt):
+    """Two workers, of which the first has the prefix in host memory and a long prefill to do."""
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    return placed
+
+
+@pytest.fixture
 def ask(prompt):
     def make(first=0, **fields):
         ids = prompt(range(first, first + TOKENS))
@@ -152,11 +161,8 @@ def test_the_rest_of_a_streamed_prompt_is_queued_until_its_first_token(site, ask
     assert (placed.load(2)["queued_tokens"], placed.load(2)["kv_tokens"]) == (0, 0)
 
 
-def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compared(site, ask, prompt):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    ticket = placed.dispatcher.pull(ask(stream=True), placed.plan(ask(stream=True)), 0.0)
+def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compared(busy, ask):
+    ticket = busy.dispatcher.pull(ask(stream=True), busy.plan(ask(stream=True)), 0.0)
     assert ticket.situation is None
     assert ticket.predicted_cached_tokens is None
     assert ticket.residency is Residency.EXACT
@@ -256,19 +262,16 @@ def test_a_worker_of_less_weight_gets_no_further_pulls(site, ask, prompt):
     assert placed.plan(ask()) is None
 
 
-def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site, ask, prompt):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    ticket = placed.dispatcher.pull(ask(), placed.plan(ask()), 0.0)
-    slot, tokens = placed.at(2).slot, ask().prompt
-    assert placed.residency.match(tokens, [slot])[slot].tokens == 0
-    placed.dispatcher.arrived(ticket)
-    assert placed.residency.match(tokens, [slot])[slot].tokens == 992
-    placed.dispatcher.first_token(ticket, 0.5)
-    placed.dispatcher.cancelled(ticket, 0.5)
-    placed.dispatcher.arrived(ticket)
-    assert placed.residency.match(tokens, [slot])[slot].tokens == 0
+def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(busy, ask, prompt):
+    ticket = busy.dispatcher.pull(ask(), busy.plan(ask()), 0.0)
+    slot, tokens = busy.at(2).slot, ask().prompt
+    assert busy.residency.match(tokens, [slot])[slot].tokens == 0
+    busy.dispatcher.arrived(ticket)
+    assert busy.residency.match(tokens, [slot])[slot].tokens == 992
+    busy.dispatcher.first_token(ticket, 0.5)
+    busy.dispatcher.cancelled(ticket, 0.5)
+    busy.dispatcher.arrived(ticket)
+    assert busy.residency.match(tokens, [slot])[slot].tokens == 0
 
 
 def test_what_only_the_gpu_holds_is_not_pulled(site, ask, prompt):
@@ -280,12 +283,9 @@ def test_what_only_the_gpu_holds_is_not_pulled(site, ask, prompt):
 
 
 @pytest.mark.parametrize("medium", ["CPU", "GPU"])
-def test_a_worker_that_has_the_prefix_needs_no_pull(site, ask, prompt, medium):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    placed.hold(2, medium=medium)
-    assert placed.plan(ask()) is None
+def test_a_worker_that_has_the_prefix_needs_no_pull(busy, ask, medium):
+    busy.hold(2, medium=medium)
+    assert busy.plan(ask()) is None
 
 
 def test_a_slow_link_and_a_source_that_lost_the_blocks_pay_nothing(site, ask, prompt):
@@ -307,12 +307,9 @@ def test_without_the_setting_nothing_is_pulled(site, ask, prompt):
 
 
 @pytest.mark.parametrize("fields", [{"reads_cache": False}, {"model": "other"}])
-def test_requests_that_read_no_cache_or_have_no_worker_are_not_pulled(site, ask, prompt, fields):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    assert placed.plan(ask()) is not None
-    assert placed.plan(msgspec.structs.replace(ask(), **fields)) is None
+def test_requests_that_read_no_cache_or_have_no_worker_are_not_pulled(busy, ask, fields):
+    assert busy.plan(ask()) is not None
+    assert busy.plan(msgspec.structs.replace(ask(), **fields)) is None
 
 
 def test_the_trial_of_a_worker_is_no_pull(site, ask, facts):
@@ -337,18 +334,15 @@ class Lines:
         return True
 
 
-def test_the_policy_decides_once_about_a_request_that_pulls(site, ask, prompt):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    sink, before = Lines(), placed.decisions
-    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
-    ticket = placed.dispatcher.pull(ask(), placed.plan(ask()), 0.0)
-    assert placed.decisions == before + 1
+def test_the_policy_decides_once_about_a_request_that_pulls(busy, ask):
+    sink, before = Lines(), busy.decisions
+    busy.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
+    ticket = busy.dispatcher.pull(ask(), busy.plan(ask()), 0.0)
+    assert busy.decisions == before + 1
     (replayed,) = LogReplay(sink.lines)
     assert (replayed.recorded, replayed.same) == (ticket.candidate.id, True)
     assert ticket.record.by_policy
-    with placed.dispatcher.what_ifs.begin(PolicySpec("least_requests")) as what_if:
+    with busy.dispatcher.what_ifs.begin(PolicySpec("least_requests")) as what_if:
         assert [one.request.id for one in what_if if one is not None][-1] == "r"
 
 
@@ -377,27 +371,21 @@ class Holds:
 
 @pytest.mark.parametrize(("until_prefills_done", "pulls"), [(True, True), (False, False)])
 def test_a_request_that_waits_for_kv_space_does_not_pull_and_one_that_waits_for_prefills_does(
-    site, ask, prompt, until_prefills_done, pulls
+    busy, ask, until_prefills_done, pulls
 ):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
     spec = PolicySpec("marginal_cost")
-    placed.dispatcher.set_policy(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
-    decided = placed.dispatcher.plan_pull(ask(), 0.0)
+    busy.dispatcher.set_policy(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
+    decided = busy.dispatcher.plan_pull(ask(), 0.0)
     assert isinstance(decided, PlannedPull) is pulls
     if not pulls:
-        assert isinstance(placed.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
+        assert isinstance(busy.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
 
 
-def test_the_record_of_a_pull_keeps_the_hold_that_the_policy_asked_for(site, ask, prompt):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    planned = placed.plan(ask())
+def test_the_record_of_a_pull_keeps_the_hold_that_the_policy_asked_for(busy, ask):
+    planned = busy.plan(ask())
     decision = msgspec.structs.replace(planned.decided.decision, hold_s=1.0)
     planned = planned._replace(decided=msgspec.structs.replace(planned.decided, decision=decision))
-    assert placed.dispatcher.pull(ask(), planned, 0.0).record.decision.hold_s == 1.0
+    assert busy.dispatcher.pull(ask(), planned, 0.0).record.decision.hold_s == 1.0
 
 
 def means_of(policy):
@@ -460,17 +448,14 @@ def test_a_pull_costs_more_beside_one_that_is_under_way(site, ask, prompt):
     assert placed.plan(ask()).cost.pull_s == pytest.approx(first.cost.pull_s)
 
 
-def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
-    placed = site(1, 2)
-    placed.hold(1)
-    placed.busy(1, prompt)
-    planned = placed.plan(ask(stream=True))
-    ticket = placed.dispatcher.pull(ask(stream=True), planned, 0.0)
-    placed.dispatcher.transferred(placed.dispatcher.pull_begins(planned, ticket, 0.0), 2.0)
-    (link,) = placed.dispatcher.links(2.0)
+def test_pulls_learn_the_speed_of_their_own_links(busy, ask):
+    planned = busy.plan(ask(stream=True))
+    ticket = busy.dispatcher.pull(ask(stream=True), planned, 0.0)
+    busy.dispatcher.transferred(busy.dispatcher.pull_begins(planned, ticket, 0.0), 2.0)
+    (link,) = busy.dispatcher.links(2.0)
     assert (link.kind, link.sender.id, link.receiver.id) == ("pull", "h:1", "h:2")
     assert 992 / link.tokens_per_s > 0.5
-    assert placed.plan(ask(first=0), 2.0) is None
+    assert busy.plan(ask(first=0), 2.0) is None
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.worker import Endpoint, LoadReport
-from router.config.model import HealthConfig
-from router.placement.fleet.fleet import Fleet
+from backends.worker import LoadReport
 from router.placement.learning.speed import Speed
 from router.placement.learning.utilisation import Utilisation
 from router.placement.load.fleet_load import WorkerLoads
@@ -16,11 +14,8 @@ SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relati
 
 
 @pytest.fixture
-def candidate(shadow_residency, facts):
-    fleet = Fleet(HealthConfig(), shadow_residency)
-    fleet.add(Endpoint("http", "h", 1), 0.0)
-    fleet.probe_succeeded("h:1", facts(), 0.0)
-    return fleet.candidates[0]
+def candidate(make_rig):
+    return make_rig(workers=1).fleet.candidates[0]
 
 
 class Shelf:

@@ -17,12 +17,8 @@ SPEED = Speed(1e-4, 0.01, 0.0, 1e-8, 0.05)
 
 
 @pytest.fixture
-def fleet(shadow_residency, facts):
-    fleet = Fleet(HealthConfig(), shadow_residency)
-    for port in (1, 2, 3):
-        fleet.add(Endpoint("http", "h", port), 0.0)
-        fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-    return fleet
+def fleet(make_rig):
+    return make_rig(workers=3).fleet
 
 
 @pytest.fixture
