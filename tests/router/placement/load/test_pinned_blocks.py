@@ -8,6 +8,7 @@ import pytest
 from backends.worker import LoadReport
 from router.config.model import HandoverConfig
 from router.placement.load.pinned_blocks import MOST_HANDED, PinnedBlocks
+from router.placement.load.shared_load import LoadTotals
 
 CONFIG = HandoverConfig(connector="nixl_pull", lease_s=30.0, first_event_s=60.0)
 CAPACITY = 100_000
@@ -26,7 +27,7 @@ class Watch:
     def report(self, used_tokens, *times_s, running=0, reserved=0, kv_tokens=0, **about):
         for at_s in times_s:
             report = LoadReport(0, running, 0, used_tokens / CAPACITY)
-            load = SimpleNamespace(running_requests=reserved, kv_tokens=kv_tokens)
+            load = LoadTotals(running_requests=reserved, kv_tokens=kv_tokens)
             self.pinned.reported(worker(**about), report, load, at_s)
 
     @property
@@ -95,7 +96,7 @@ def test_only_prefill_workers_of_the_fleet_are_watched(about):
 def test_a_worker_that_has_handed_nothing_over_is_not_watched():
     pinned = PinnedBlocks(CONFIG)
     pinned.read("p:1", 1)
-    pinned.reported(worker(), LoadReport(0, 0, 0, 0.5), SimpleNamespace(running_requests=0, kv_tokens=0), 1.0)
+    pinned.reported(worker(), LoadReport(0, 0, 0, 0.5), LoadTotals(), 1.0)
     assert pinned.stuck_tokens("p:1") is None
 
 
