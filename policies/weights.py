@@ -19,7 +19,7 @@ from math import log
 import msgspec
 import numpy as np
 
-from policies.view import Column, FleetView, LifecycleEvent, WorkerView
+from policies.view import Column, FleetView, LifecycleEvent
 
 _HIGHEST_UTILISATION = 0.97
 """The bound of `WorkerView.utilisation`."""
@@ -29,35 +29,17 @@ def weighted(fleet: FleetView) -> FleetView:
     """Return the fleet as a policy counts its load; the same one if all weights are equal."""
     if fleet.equal_weights:
         return fleet
-    weights = fleet.roster.weights
-    highest = max(weights)
-    if fleet.is_small:
-        times = [highest / weight for weight in weights]
-        return fleet.with_facts(tuple(map(_view, fleet.workers, times)), None)
-    loaded = fleet.columns.arrays | _arrays(fleet, highest / np.asarray(weights, np.float64))
-    return fleet.with_facts(None, msgspec.structs.replace(fleet.columns, arrays=loaded))
+    weights = np.asarray(fleet.roster.weights, np.float64)
+    arrays = fleet.columns.arrays | _loaded(fleet, weights.max() / weights)
+    loaded = fleet.with_facts(None, msgspec.structs.replace(fleet.columns, arrays=arrays))
+    return fleet.with_facts(loaded.workers, None) if fleet.is_small else loaded
 
 
-def _view(view: WorkerView, times: float) -> WorkerView:
-    """Return a view with `times` its load.
+def _loaded(fleet: FleetView, times: Column) -> dict[str, Column]:
+    """Return the facts of workers with `times` their load.
 
     Space in the KV cache stays as it is, and so does the wait at an empty queue, which is a fixed delay of the worker.
     """
-    more_tokens = round(view.kv_tokens * (times - 1.0))
-    return msgspec.structs.replace(
-        view,
-        queued_tokens=round(view.queued_tokens * times),
-        running_requests=round(view.running_requests * times),
-        queued_requests=round(view.queued_requests * times),
-        kv_tokens=view.kv_tokens + more_tokens,
-        kv_capacity_tokens=view.kv_capacity_tokens and view.kv_capacity_tokens + more_tokens,
-        queue_wait_s=view.queue_wait_s * times if view.queued_requests or view.queued_tokens else view.queue_wait_s,
-        utilisation=min(_HIGHEST_UTILISATION, view.utilisation * times),
-        decode_externality_s=view.decode_externality_s * times,
-    )
-
-
-def _arrays(fleet: FleetView, times: Column) -> dict[str, Column]:
     more_tokens = np.rint(fleet.kv_tokens * (times - 1.0))
     capacity_tokens, waiting = fleet.kv_capacity_tokens, (fleet.queued_requests > 0.0) | (fleet.queued_tokens > 0.0)
     return {

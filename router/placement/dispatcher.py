@@ -213,7 +213,7 @@ class Dispatcher(TicketLife):
         `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
         pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
         """
-        prefill = self._prefill(request, (), now_s, within)
+        prefill = self._select(request, (), now_s, within, prefill=True)
         if not isinstance(prefill, Selection):
             return prefill
         named = tuple(one for one in prefill.candidates if one.endpoint.id == prefiller)
@@ -263,7 +263,7 @@ class Dispatcher(TicketLife):
         if self._retry_budget.exhausted(ticket, point):
             return None
         without = tried(ticket) if receiver is None else (*tried(ticket), receiver)
-        selection = self._prefill(request, without, now_s, within)
+        selection = self._select(request, without, now_s, within, prefill=True)
         if not isinstance(selection, Selection) or selection.trial is not None:
             return None
         if point not in FREE and not self._retry_budget.pay(self._requests, now_s):
@@ -359,7 +359,7 @@ class Dispatcher(TicketLife):
 
     def explain_handover(self, request: Request, now_s: float) -> ExplainedHandover:
         """Return whether two workers would share the request, and what that costs, without changing any state."""
-        prefill = self._prefill(request, (), now_s, None)
+        prefill = self._select(request, (), now_s, None, prefill=True)
         alone = self._select(request, (), now_s, None)
         if not isinstance(prefill, Selection):
             return ExplainedHandover(False, "no prefill worker can take it now")
@@ -407,7 +407,6 @@ class Dispatcher(TicketLife):
             **self._comparisons.statistics(),
             **self._runner.statistics(),
             **self._policies.statistics(),
-            "retry_budget": self._retry_budget.statistics(),
             "workers": self._loads.statistics(self._fleet.candidates),
         }
 
@@ -428,16 +427,19 @@ class Dispatcher(TicketLife):
             self.traffic.placed(ticket, ticket.record.fleet)
 
     def _select(
-        self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
+        self,
+        request: Request,
+        tried: tuple[str, ...],
+        now_s: float,
+        within: Container[str] | None = None,
+        *,
+        prefill: bool = False,
     ) -> Selection | Queued | Reject:
-        """Return the candidates that may take the request now and are below the concurrency limit."""
-        return self._below_limit(select(self._fleet, request, tried, now_s, within))
+        """Return the candidates that may take the request now and are below the concurrency limit.
 
-    def _prefill(
-        self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
-    ) -> Selection | Queued | Reject:
-        """Return the candidates that may compute the prompt for a decode worker, below the concurrency limit."""
-        return self._below_limit(select(self._fleet, request, tried, now_s, within, prefill=True))
+        With `prefill`: those that may compute its prompt for a decode worker.
+        """
+        return self._below_limit(select(self._fleet, request, tried, now_s, within, prefill=prefill))
 
     def _prefill_without_trial(
         self, request: Request, prefill: Selection, now_s: float, within: Container[str] | None
@@ -445,7 +447,7 @@ class Dispatcher(TicketLife):
         """Return the prefill workers to use if the pair with the trial does not pay; None if there are none."""
         if prefill.trial is None:
             return None
-        others = self._prefill(request, (prefill.trial.id,), now_s, within)
+        others = self._select(request, (prefill.trial.id,), now_s, within, prefill=True)
         return others if isinstance(others, Selection) else None
 
     def _below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 from router.config.model import RetriesConfig
 from router.metrics.instruments import Counter
@@ -31,7 +31,7 @@ class AttemptBudget:
     the income of `WINDOW_S`, but at least one attempt.
     """
 
-    __slots__ = ("_at_s", "_balance", "_floor_per_s", "_rate_per_s", "_ratio", "_requests", "refused", "taken")
+    __slots__ = ("_at_s", "_balance", "_floor_per_s", "_rate_per_s", "_ratio", "_requests")
 
     def __init__(self, ratio: float, floor_per_s: float) -> None:
         self._ratio = ratio
@@ -40,15 +40,11 @@ class AttemptBudget:
         self._requests = 0
         self._rate_per_s = 0.0
         self._balance = 0.0
-        self.taken = 0
-        self.refused = 0
 
     def take(self, requests: int, now_s: float) -> bool:
         if not self.affords(requests, now_s):
-            self.refused += 1
             return False
         self._balance -= 1.0
-        self.taken += 1
         return True
 
     def affords(self, requests: int, now_s: float) -> bool:
@@ -73,9 +69,6 @@ class AttemptBudget:
         if not self._ratio and not self._floor_per_s:
             return 0.0
         return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
-
-    def statistics(self) -> dict[str, Any]:
-        return {"taken": self.taken, "refused": self.refused, "balance": round(self._balance, 3)}
 
 
 class RetryBudget(AttemptBudget):

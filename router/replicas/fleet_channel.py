@@ -99,12 +99,9 @@ class FleetChannel:
         return min(HEARTBEAT_S, TICK_S * math.ceil((1 + len(self.senders)) / SENDERS_PER_TICK))
 
     def lost(self) -> None:
-        if self._rows is not None:
-            self._rows.lost()
-        if self._use is not None:
-            self._use.lost()
-        if self._pins is not None:
-            self._pins.lost()
+        for part in (self._rows, self._use, self._pins):
+            if part is not None:
+                part.lost()
 
     def receive(self, message: bytes, now_s: float) -> bool:
         """Take in a message. Return whether it is this process's own. Never raises for any bytes."""
@@ -155,10 +152,9 @@ class FleetChannel:
 
     def _expire(self, now_s: float) -> None:
         for replica in self.senders.expire(now_s):
-            if self._rows is not None:
-                self._rows.left(replica)
-            if self._use is not None:
-                self._use.left(replica)
+            for part in (self._rows, self._use):
+                if part is not None:
+                    part.left(replica)
 
     def statistics(self) -> dict[str, Any]:
         return {

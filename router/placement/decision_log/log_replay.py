@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ from router.placement.decision_log.lines import (
     unpacked,
 )
 from router.placement.decision_log.recorder import keep
-from router.placement.decision_log.running_prompts import RunningPrompts
 from router.placement.policies.policy_runner import PolicyRunner
 
 _NAMES = frozenset(
@@ -85,6 +84,30 @@ class Replayed(NamedTuple):
         place = self.fleet.row_of(worker)
         assert place is not None, "the log names candidates"
         return self.fleet.worker(place)
+
+
+class RunningPrompts:
+    """Which prompts run on each worker, from the events that a replay has seen: answers `FleetView.running_share`."""
+
+    def __init__(self) -> None:
+        self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
+
+    def clear(self) -> None:
+        self._running.clear()
+
+    def observe(self, kind: LifecycleEventKind, worker: WorkerId, request: RequestView) -> None:
+        running = self._running.setdefault(worker, {})
+        if kind is LifecycleEventKind.RESERVED:
+            running[request.id] = request.block_hashes
+        elif kind is not LifecycleEventKind.FIRST_TOKEN:
+            running.pop(request.id, None)
+
+    def share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
+        running, hashes = self._running.get(worker), request.block_hashes
+        if not running or not 0 < blocks <= len(hashes):
+            return 0.0
+        alike = [len(others) >= blocks and others[blocks - 1] == hashes[blocks - 1] for others in running.values()]
+        return sum(alike) / len(alike)
 
 
 class LogReplay:

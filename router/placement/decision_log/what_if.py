@@ -15,8 +15,7 @@ from typing import TypeAlias
 from policies.spec import PolicySpec
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerView
 from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
-from router.placement.decision_log.log_replay import Replayed, fresh
-from router.placement.decision_log.running_prompts import RunningPrompts
+from router.placement.decision_log.log_replay import Replayed, RunningPrompts, fresh
 
 _Event: TypeAlias = tuple[float, LifecycleEventKind, DecisionRecord]
 _LaterEvent: TypeAlias = tuple[float, int, int, LifecycleEventKind]

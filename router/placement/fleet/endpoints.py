@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
@@ -147,11 +147,3 @@ class FleetEndpoint:
         own = {card.id: card.max_model_len for card in facts.models}
         lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}
         self.lengths = {model: length for model, length in lengths.items() if length}
-
-    def statistics(self) -> dict[str, Any]:
-        return {
-            "state": self.state.value,
-            "reason": self.reason,
-            "ejections": self.health.ejections,
-            "candidates": [candidate.id for candidate in self.candidates],
-        }

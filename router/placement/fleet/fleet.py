@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
@@ -429,14 +428,6 @@ class Fleet:
     def unheard(self) -> tuple[FleetEndpoint, ...]:
         """Endpoints that have never answered a probe."""
         return tuple(endpoint for endpoint in self._endpoints.values() if endpoint.facts is None)
-
-    def statistics(self) -> dict[str, Any]:
-        states = [endpoint.state for endpoint in self._endpoints.values()]
-        return {
-            "states": {state.value: states.count(state) for state in WorkerState},
-            "endpoints": {endpoint.id: endpoint.statistics() for endpoint in self._endpoints.values()},
-            "panics": self.panics(),
-        }
 
     def panics(self) -> dict[str, float]:
         """Return the models whose workers are kept in spite of their time-outs, and since when.

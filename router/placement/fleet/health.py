@@ -58,7 +58,6 @@ class Health:
         self.avoid_until_s = 0.0
         self.refused_until_s = 0.0
         self.trial_running = False
-        self.ejections = 0
         self.kept_since_s: float | None = None
         """Since when the worker serves only because too few others would be left; None if it is not so."""
         self.silent_since_s: float | None = None
@@ -177,7 +176,6 @@ class Health:
     def _eject(self, reason: str, reopen_at_s: float) -> None:
         self.condition = WorkerState.UNHEALTHY
         self.reason = reason
-        self.ejections += 1
         self.trial_running = False
         self.kept_since_s = self.silent_since_s = None
         self._probe_successes = 0

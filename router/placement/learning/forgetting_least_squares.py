@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.placement.learning.decaying_mean import DecayingMean
+from router.placement.learning.decaying import DecayingMean
 
 
 class ForgettingLeastSquares:

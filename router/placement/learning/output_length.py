@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from router.placement.learning.decaying_mean import DecayingMean
-from router.placement.learning.decaying_sum import DecayingSum
+from router.placement.learning.decaying import DecayingMean, DecayingSum
 from router.placement.learning.prefill_estimate import ENOUGH, FORGETTING
 from router.placement.request import Request
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from router.placement.learning.decaying_sum import DecayingSum
+from router.placement.learning.decaying import DecayingSum
 
 FORGETTING = 0.99
 """Weight of the past at each context that was used again or expired: about the last hundred count."""

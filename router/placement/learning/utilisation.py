@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, expm1
 from typing import NamedTuple
 
-from router.placement.learning.decaying_sum import DecayingSum
+from router.placement.learning.decaying import DecayingSum
 from router.placement.learning.speed import Speed
 
 WINDOW_S = 60.0

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from router.placement.fleet.endpoints import Candidate
-from router.placement.learning.decaying_mean import DecayingMean
+from router.placement.learning.decaying import DecayingMean
 from router.placement.learning.decode_step_time import StepEstimate, WorkDone
 from router.placement.learning.prediction_accuracy import PredictionAccuracy
 from router.placement.learning.prefill_estimate import Features, SpeedEstimate

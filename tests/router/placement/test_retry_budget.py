@@ -125,7 +125,6 @@ def test_a_quiet_gateway_may_retry_from_the_start_and_at_the_floor_from_then_on(
     assert paid(budget, 200, 0, 100.0) == 3 * WINDOW_S
     assert paid(budget, 200, 0, 101.0) == 3
     assert paid(budget, 200, 0, 105.0) == 12
-    assert budget.statistics()["refused"] == 200 * 3 - 105
 
 
 def test_in_the_long_run_a_share_of_the_requests_is_paid_for():

@@ -1,3 +1,5 @@
+"""A mean and a sum that forget."""
+
 from __future__ import annotations
 
 from math import inf
@@ -24,3 +26,19 @@ class DecayingMean:
     def observe(self, value: float) -> None:
         self.weight = min(self.weight * self._forgetting + 1.0, self._most)
         self.value += (value - self.value) / self.weight
+
+
+class DecayingSum:
+    """The sum of the latest additions.
+
+    Whoever adds says which share of the earlier sum is `kept`: a constant, to forget by observations, or
+    exp(-elapsed / window), to forget by time.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, value: float, kept: float) -> None:
+        self.value = self.value * kept + value
