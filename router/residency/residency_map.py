@@ -114,18 +114,23 @@ class ResidencyMap:
             for notify in self.on_settled:
                 notify(ticket_id, difference)
 
+    def _feed(self, slot: int) -> EventFeed | None:
+        """Return the slot's events, which may change what a match reads; None if there are none."""
+        view = self._slots.get(slot)
+        if view is None:
+            return None
+        view.mark_stale()
+        return view.event_feed
+
     def events_from(self, slot: int, address: str, topic: str = "") -> None:
         """Set the address and topic of the slot's publisher, which the view names if no event arrives."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_feed is not None:
-            view.event_feed.follow(address, topic)
-            view.mark_stale()
+        if event_feed := self._feed(slot):
+            event_feed.follow(address, topic)
 
     def accept_hashes(self, slot: int) -> None:
         """Accept block hashes from the slot's publisher in place of token ids: they are in this router's own form."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_feed is not None:
-            view.event_feed.view.accepts_hashes = True
+        if event_feed := self._feed(slot):
+            event_feed.view.accepts_hashes = True
 
     def events_switched_off(self, slot: int) -> None:
         if view := self._slots.get(slot):
@@ -138,42 +143,35 @@ class ResidencyMap:
 
     def link_up(self, slot: int) -> Ingest:
         """Record that the subscription is connected. Asks for a replay, the first time from 0."""
-        view = self._slots.get(slot)
-        if view is None or view.event_feed is None:
-            return _IGNORED
-        view.mark_stale()
-        return view.event_feed.link_up()
+        event_feed = self._feed(slot)
+        return _IGNORED if event_feed is None else event_feed.link_up()
 
     def link_lost(self, slot: int) -> None:
         """Record that the subscription dropped. The view is uncertain until a replay or the next batch shows that
         nothing was missed."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_feed is not None:
-            view.mark_stale()
-            view.event_feed.link_lost()
-            self._pass_on_settled(view.event_feed)
+        if event_feed := self._feed(slot):
+            event_feed.link_lost()
+            self._pass_on_settled(event_feed)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
         self._index.sweep(_SWEEP_BLOCKS)
-        view = self._slots.get(slot)
-        if view is None or view.event_feed is None:
+        event_feed = self._feed(slot)
+        if event_feed is None:
             return _IGNORED
-        view.mark_stale()
-        ingest = view.event_feed.ingest(seq, payload, replayed)
-        if view.event_feed.drift.settled:
-            self._pass_on_settled(view.event_feed)
+        ingest = event_feed.ingest(seq, payload, replayed)
+        if event_feed.drift.settled:
+            self._pass_on_settled(event_feed)
         return ingest
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). The result may ask for one more
         replay.
         """
-        view = self._slots.get(slot)
-        if view is None or view.event_feed is None:
+        event_feed = self._feed(slot)
+        if event_feed is None:
             return _IGNORED
-        view.mark_stale()
-        ingest = view.event_feed.replay_ended(ok)
-        self._pass_on_settled(view.event_feed)
+        ingest = event_feed.replay_ended(ok)
+        self._pass_on_settled(event_feed)
         return ingest
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:

@@ -22,7 +22,6 @@ class ByteBoundedLru(Generic[K, V]):
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
         self._hits = 0
-        self._misses = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -31,7 +30,6 @@ class ByteBoundedLru(Generic[K, V]):
         """Return the value and mark it as most recently used; None if it is absent."""
         entry = self._entries.get(key)
         if entry is None:
-            self._misses += 1
             return None
         self._hits += 1
         self._entries.move_to_end(key)
@@ -55,4 +53,4 @@ class ByteBoundedLru(Generic[K, V]):
             self._bytes -= entry[1]
 
     def statistics(self) -> dict[str, int]:
-        return {"entries": len(self._entries), "bytes": self._bytes, "hits": self._hits, "misses": self._misses}
+        return {"entries": len(self._entries), "bytes": self._bytes, "hits": self._hits}

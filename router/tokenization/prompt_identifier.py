@@ -87,7 +87,6 @@ class PromptIdentifier:
         self._remote = WorkerTokenizer(budget // 8, clock, WorkerClient(tls=tls.context_for))
         self._token_lengths = TokenLengths()
         self._reasons = UnidentifiedReasons()
-        self._answers = dict.fromkeys(PromptSource, 0)
         self._deadlines = IdentificationDeadline(limit_s)
 
     # Identification.
@@ -104,7 +103,7 @@ class PromptIdentifier:
             if answer is None:
                 answer = _no_prompt
         if answer is None or isinstance(answer, Prompt):
-            return self._counted(answer)
+            return answer
         parsed.drop_prompt()
         parsed.pending = answer
         return None
@@ -118,11 +117,11 @@ class PromptIdentifier:
             answer: IdentityResult = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
             if isinstance(answer, AwaitingTokenizer):
                 answer = await self._when_loaded(answer.prompt_request)
-            return self._counted(await self._in_time(parsed, answer, adapter))
+            return await self._in_time(parsed, answer, adapter)
         except Exception as error:
             last = self._last_resort(path, parsed, adapter, error)
         try:
-            return self._counted(await self._in_time(parsed, last, adapter))
+            return await self._in_time(parsed, last, adapter)
         except Exception as error:
             self._reasons.count(error)
             return None
@@ -189,7 +188,6 @@ class PromptIdentifier:
 
     def statistics(self) -> dict[str, object]:
         return {
-            "prompts": {source.value: count for source, count in self._answers.items()},
             **self._threads.statistics(),
             **self._deadlines.statistics(),
             "text_reasons": self._reasons.statistics(),
@@ -408,11 +406,6 @@ class PromptIdentifier:
         task = TokenizerTask(text_bytes, memory_bytes)
         parsed.pending = task
         return await self._threads.run(task, work)
-
-    def _counted(self, prompt: Prompt | None) -> Prompt | None:
-        if prompt is not None:
-            self._answers[prompt.source] += 1
-        return prompt
 
 
 async def _no_prompt() -> None: ...

@@ -141,11 +141,8 @@ class TokenizerThreads:
         self._large.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return the tasks given to the threads, the tasks refused because too much work waited, and the waiting
-        text.
-        """
+        """Return the tasks given to the threads, and the tasks refused because too much work waited."""
         return {
             "off_loop": self._begun,
             "threads_refused": self._small.refused + self._large.refused,
-            "threads_bytes": self._small.text_bytes + self._large.text_bytes,
         }

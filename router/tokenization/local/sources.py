@@ -183,7 +183,6 @@ class ModelSources:
             "models_local": sum(source.local is not None for source in known),
             "models_by_worker": sum(source.local is None and bool(source.urls) for source in known),
             "models_text_only": sum(source.local is None and not source.urls for source in known),
-            "models_fetching": sum(source.fetching is not None for source in known),
         }
 
     def unread(self, models: Mapping[str, ModelConfig]) -> set[ModelFiles]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from array import array
 from pathlib import Path
 
 import pytest
@@ -79,12 +78,6 @@ async def test_short_and_known_prompts_are_identified_at_once(identity: PromptId
     assert identity.statistics()["off_loop"] == 1
 
 
-async def test_large_bodies_are_read_in_a_thread(identity: PromptIdentifier) -> None:
-    body = chat("word " * (WHOLE_BYTES // 5))
-    prompt = await ask(identity, CHAT_PATH, body)
-    assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16)
-
-
 @pytest.mark.parametrize(("adapter", "salt"), [(None, "pepper"), ("sql", None), ("sql", "pepper")])
 async def test_adapter_and_salt_change_the_hashes(
     identity: PromptIdentifier, adapter: str | None, salt: str | None
@@ -143,15 +136,6 @@ async def test_forwarded_ids_are_used(identity: PromptIdentifier) -> None:
     for path, body in ((MESSAGES_PATH, chat(TURN)), (RESPONSES_PATH, b'{"input": "x"}')):
         forwarded = {**json.loads(body), "kv_transfer_params": {"prompt_token_ids": [1, 2, 3]}}
         assert (await ask(identity, path, json.dumps(forwarded).encode())).tokens == 3
-
-
-async def test_forwarded_ids_are_ignored_if_rendering_is_needed(identity: PromptIdentifier) -> None:
-    params = {"prompt_token_ids": list(range(40))}
-    echoed = await ask(identity, CHAT_PATH, chat(TURN, echo=True, kv_transfer_params=params))
-    assert echoed is not None and echoed.source is PromptSource.RENDERED
-    picture = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
-    shown = await ask(identity, CHAT_PATH, chat(picture, kv_transfer_params=params))
-    assert shown is not None and shown.source is PromptSource.TEXT
 
 
 @pytest.mark.parametrize(
@@ -279,10 +263,6 @@ async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path
         (CHAT_PATH, chat("hi"), False),
         (MESSAGES_PATH, chat("hi"), False),
         (RESPONSES_PATH, b'{"input": "hi"}', True),
-        (RESPONSES_PATH, b'{"input": [{"role": "user", "content": "hi"}]}', True),
-        (RESPONSES_PATH, b'{"input": "hi", "chat_template_kwargs": {"tokenize": true}}', False),
-        (CHAT_PATH, chat("hi", add_special_tokens=True, chat_template_kwargs={"tokenize": True}), False),
-        (MESSAGES_PATH, chat("hi", add_special_tokens=True), False),
     ):
         prompt = await ask(identity, path, body)
         assert prompt is not None and prompt.exact and prompt.tokens == len(renderer.encode(text, special))
@@ -502,10 +482,6 @@ async def test_a_template_with_a_clock_is_rendered_each_time(tmp_path: Path) -> 
         assert (await ask(identity, CHAT_PATH, chat(TURN))) is not None
     assert identity.statistics()["requests"]["hits"] == 0
     await identity.aclose()
-
-
-def test_ids_are_packed_as_in_events() -> None:
-    assert array("I", [1, 2, 300]).tobytes() == pack_tokens([1, 2, 300])
 
 
 async def test_memory_stays_within_the_configured_bytes() -> None:
