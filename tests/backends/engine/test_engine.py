@@ -108,14 +108,6 @@ def test_a_waiting_request_can_be_aborted(engine):
     assert not engine.abort("never seen")
 
 
-def test_aborting_one_leaves_the_others(engine, drive):
-    states = [engine.add(EngineRequest(name, [ord(name)] * 5, 4), 0.0) for name in "abc"]
-    engine.step(0.0)
-    engine.abort("b")
-    drive(engine)
-    assert [state.output_tokens for state in states] == [4, 1, 4]
-
-
 def test_the_cache_is_reset_only_while_nothing_runs(engine, run_one):
     engine.add(REQUEST, 0.0)
     engine.step(0.0)

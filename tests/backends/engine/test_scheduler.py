@@ -17,12 +17,6 @@ def stored_events(result):
 # --- cached blocks, and the time of caching ---------------------------------------------------------------------
 
 
-def test_a_repeated_prompt_hits_all_but_its_last_block(make_engine, run_one):
-    engine = make_engine(block_size=16, num_blocks=1000)
-    assert run_one(engine, "a", prompt(857)).cached_tokens == 0
-    assert run_one(engine, "b", prompt(857)).cached_tokens == 848
-
-
 @pytest.mark.parametrize(("length", "cached"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12)])
 def test_hits_are_full_blocks_and_never_the_last_token(make_engine, run_one, length, cached):
     engine = make_engine()
@@ -57,13 +51,6 @@ def test_generated_tokens_are_cached_for_the_next_turn(make_engine, run_one):
     assert len(history) == 14
     # The 14th token was sampled but never computed; 13 computed tokens are three full blocks.
     assert run_one(engine, "b", [*history, 7, 7, 7]).cached_tokens == 12
-
-
-def test_the_last_generated_token_fills_no_block(make_engine, run_one):
-    engine = make_engine()
-    first = run_one(engine, "a", prompt(6), max_tokens=2)
-    assert len(first.tokens) == 8
-    assert run_one(engine, "b", [*first.tokens, 7]).cached_tokens == 4
 
 
 def test_an_adapter_or_a_salt_has_a_cache_of_its_own(make_engine, run_one):

@@ -1,6 +1,4 @@
 import asyncio
-import json
-import shutil
 
 import openai
 import pytest
@@ -123,13 +121,6 @@ async def test_cached_tokens_across_turns(client):
         assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == known // 16 * 16
 
 
-async def test_repeated_prompt_is_capped_at_one_token_less(client):
-    ids = list(range(300, 364))
-    for expected in (0, 48):
-        answer = (await client.post(COMPLETIONS, json={"prompt": ids, "max_tokens": 1})).json()
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected
-
-
 async def test_salt_and_adapter_split_the_cache(worker_with):
     async with worker_with(lora_adapters=("style",)) as client:
         ids = list(range(300, 365))
@@ -223,26 +214,6 @@ async def test_headers_leave_before_the_first_token(worker_with):
             assert client.worker.statistics()["in_flight"] == 1
             assert client.worker.statistics()["clock"]["steps"] == 0
             assert b"[DONE]" in await answer.aread()
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-async def test_curl_gets_an_answer(client):
-    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "stream": True}
-    command = ("curl", "-sS", "-N", "-H", "Content-Type: application/json", "-d", json.dumps(body))
-    curl = await asyncio.create_subprocess_exec(*command, f"{client.running.url}{CHAT}", stdout=asyncio.subprocess.PIPE)
-    out, _ = await curl.communicate()
-    assert curl.returncode == 0
-    assert out.count(b"data: {") == 4
-    assert out.endswith(b"data: [DONE]\n\n")
-
-
-async def test_two_workers_are_independent(worker_with):
-    ids = list(range(300, 365))
-    async with worker_with(model_name="a") as one, worker_with(model_name="b") as two:
-        for client, expected in ((one, 0), (one, 64), (two, 0)):
-            answer = (await client.post(COMPLETIONS, json={"prompt": ids, "max_tokens": 1})).json()
-            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected
-        assert (await two.post(COMPLETIONS, json={"prompt": "a", "model": "a"})).status_code == 404
 
 
 async def test_openai_client_sees_typed_errors(openai_client):

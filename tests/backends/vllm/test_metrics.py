@@ -67,14 +67,6 @@ def test_no_engine_label_is_rank_zero():
     assert parse_metrics("vllm:num_requests_running 2\n").loads == (LoadReport(0, 2, 0, 0.0),)
 
 
-def test_one_engine_of_a_larger_deployment_is_rank_zero():
-    page = parse_metrics(
-        'vllm:num_requests_running{engine="3"} 2\n'
-        'vllm:cache_config_info{engine="3",block_size="16",num_gpu_blocks="8"} 1\n'
-    )
-    assert page.loads[0].rank == 0 and page.caches == {0: RankCache(16, 8, True)}
-
-
 def test_ranks_count_within_the_endpoint():
     page = parse_metrics(
         'vllm:num_requests_running{engine="3"} 30\nvllm:num_requests_running{engine="2"} 20\n'

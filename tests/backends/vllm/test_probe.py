@@ -73,9 +73,13 @@ async def scripted(pages):
         server.close()
 
 
+async def probed(pages):
+    async with scripted(pages) as (client, endpoint):
+        return await probe(client, endpoint)
+
+
 async def test_a_vllm_worker_is_probed():
-    async with scripted(healthy()) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy())
     assert facts.version == "0.33.0" and facts.notes == () and facts.ranks == 1 and not facts.sleeping
     assert facts.models == (ServedModel("m", "/models/m", None, 4096),)
     assert facts.caches[0].capacity_tokens == 128
@@ -92,14 +96,12 @@ async def test_base_path_is_kept():
 async def test_an_older_worker_has_no_event_sources():
     pages = healthy()
     del pages["/kv_event_sources"]
-    async with scripted(pages) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(pages)
     assert facts.event_sources == () and "kv_events.endpoint" in facts.notes[0]
 
 
 async def test_events_off_names_the_flag():
-    async with scripted(healthy(kv_event_sources=as_json({}))) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy(kv_event_sources=as_json({})))
     assert "--kv-events-config" in facts.notes[0]
 
 
@@ -118,8 +120,7 @@ async def test_each_rank_has_a_source_and_unusable_ones_a_note():
         "4": SOURCE | {"endpoint": "inproc://x"},
         "five": SOURCE,
     }
-    async with scripted(healthy(kv_event_sources=as_json(answers))) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy(kv_event_sources=as_json(answers)))
     assert [(source.rank, source.endpoint) for source in facts.event_sources] == [
         (0, "tcp://127.0.0.1:5557"),
         (3, "tcp://10.0.0.9:41000"),
@@ -128,23 +129,20 @@ async def test_each_rank_has_a_source_and_unusable_ones_a_note():
 
 
 async def test_one_rank_of_a_larger_deployment_is_rank_zero():
-    async with scripted(healthy(kv_event_sources=as_json({"3": SOURCE}))) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy(kv_event_sources=as_json({"3": SOURCE})))
     assert facts.event_sources[0].rank == 0
 
 
 async def test_api_key_leaves_the_models_unknown():
     locked = answer(b'{"error":"Unauthorized"}', "401 Unauthorized")
-    async with scripted(healthy(v1__models=locked)) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy(v1__models=locked))
     assert facts.models == () and "API key" in facts.notes[0]
 
 
 async def test_missing_metrics_and_version_are_notes():
     pages = healthy(kv_event_sources=answer(b"<html>"), metrics=answer(b"# nothing\n"))
     del pages["/version"]
-    async with scripted(pages) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(pages)
     assert facts.version is None and facts.caches == {} and len(facts.notes) == 3
 
 
@@ -161,12 +159,6 @@ async def test_a_server_without_health_and_models_is_not_up(models):
     async with scripted({} if models is None else {"/v1/models": models}) as (client, endpoint):
         with pytest.raises(ProbeError, match="/health answered 404"):
             await quick_probe(client, endpoint)
-
-
-async def test_a_sleeping_worker_is_reported():
-    asleep = answer(GAUGES + b'vllm:engine_sleep_state{engine="0",sleep_state="discard_all"} 1.0\n')
-    async with scripted(healthy(metrics=asleep)) as (client, endpoint):
-        assert (await probe(client, endpoint)).sleeping
 
 
 @pytest.mark.parametrize(
@@ -231,15 +223,13 @@ async def test_a_page_of_too_many_samples_or_engines_is_refused(samples):
 
 async def test_too_many_event_sources_are_none():
     sources = {str(rank): {"endpoint": "tcp://*:5557"} for rank in range(MAX_ENGINES + 1)}
-    async with scripted(healthy() | {"/kv_event_sources": as_json(sources)}) as (client, endpoint):
-        facts = await probe(client, endpoint)
+    facts = await probed(healthy() | {"/kv_event_sources": as_json(sources)})
     assert facts.event_sources == ()
     assert any("more than 512 ranks" in note for note in facts.notes)
 
 
 async def test_a_long_version_is_cut():
-    async with scripted(healthy() | {"/version": as_json({"version": "1" * 60_000})}) as (client, endpoint):
-        assert (await probe(client, endpoint)).version == "1" * 128
+    assert (await probed(healthy(version=as_json({"version": "1" * 60_000})))).version == "1" * 128
 
 
 @pytest.mark.parametrize(
