@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.engine.cache import BlockCache
-from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
+from backends.engine.events import BlocksCached, CacheCleared
 
 
 def stored(hashes, parent=None):
@@ -16,10 +16,6 @@ def fill(cache, hashes):
     blocks = cache.allocate(len(hashes))
     cache.store(blocks, stored(hashes))
     return blocks
-
-
-def removed(cache):
-    return [h for event in cache.take_events() if isinstance(event, BlocksEvicted) for h in event.hashes]
 
 
 def test_one_block_is_never_given_out():
@@ -34,78 +30,6 @@ def test_one_block_is_never_given_out():
 def test_impossible_sizes_are_refused(num_blocks, block_size):
     with pytest.raises(ValueError, match="at least"):
         BlockCache(num_blocks, block_size)
-
-
-def test_the_longest_prefix_is_matched_up_to_the_limit():
-    cache = BlockCache(8, 1)
-    blocks = fill(cache, [11, 12, 13])
-    assert cache.match([11, 12, 13, 14], 4) == blocks
-    assert cache.match([11, 12, 13, 14], 2) == blocks[:2]
-    assert cache.match([11, 99, 13], 3) == blocks[:1]
-    assert cache.match([12], 1) == blocks[1:2]
-    assert cache.match([99], 1) == []
-
-
-def test_a_sequences_tail_is_evicted_first():
-    cache = BlockCache(4, 1)
-    cache.release(fill(cache, [11, 12, 13]))
-    cache.allocate(2)
-    assert removed(cache) == [13, 12]
-    assert len(cache.match([11, 12, 13], 3)) == 1
-
-
-def test_the_least_recently_used_sequence_is_evicted_first():
-    cache = BlockCache(5, 1)
-    first, second = fill(cache, [11, 12]), fill(cache, [21, 22])
-    cache.release(first)
-    cache.release(second)
-    again = cache.match([11, 12], 2)
-    cache.take(again)
-    cache.release(again)
-    cache.allocate(4)
-    assert removed(cache) == [22, 21, 12, 11]
-
-
-def test_blocks_that_never_filled_are_reused_before_any_other():
-    cache = BlockCache(6, 1)
-    cache.release(fill(cache, [11]))
-    blocks = fill(cache, [21]) + cache.allocate(2)
-    cache.release(blocks)
-    assert cache.allocate(2) == [blocks[2], blocks[1]]
-    cache.allocate(3)
-    assert removed(cache) == [11, 21]
-
-
-def test_shared_blocks_stay_until_the_last_reference_is_dropped():
-    cache = BlockCache(3, 1)
-    blocks = fill(cache, [11, 12])
-    cache.take(blocks)
-    cache.release(blocks)
-    assert cache.free_blocks == 0
-    cache.release(blocks)
-    assert cache.free_blocks == 2
-
-
-def test_free_matched_blocks_count_as_needed():
-    cache = BlockCache(4, 1)
-    cache.release(fill(cache, [11, 12]))
-    matched = cache.match([11, 12], 2)
-    assert cache.fits(matched, 1)
-    assert not cache.fits(matched, 2)
-    cache.take(matched)
-    assert cache.fits(matched, 1)
-
-
-def test_equal_content_in_several_blocks_is_announced_and_removed_copy_by_copy():
-    cache = BlockCache(4, 1)
-    first, second, third = (fill(cache, [11]) for _ in range(3))
-    assert cache.match([11], 1) == first
-    for copy in (first, third, second):
-        cache.release(copy)
-    for expected in (second, second, []):
-        cache.allocate(1)
-        assert removed(cache) == [11]
-        assert cache.match([11], 1) == expected
 
 
 def test_reset_needs_a_cache_without_references():
