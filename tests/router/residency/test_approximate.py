@@ -136,44 +136,6 @@ def test_the_model_agrees_with_a_naive_cache(capacity, taken):
                 assert view.match(numbers(keys), usable, length) == naive.match(keys, usable, length)
 
 
-def test_the_next_turn_hits_generated_blocks():
-    view = ApproximateView(4, 100)
-    view.finished([1, 2], 10, 12, 0)
-    # 10 + 12 - 1 = 21 computed tokens: five blocks, two of them the prompt's.
-    assert view.blocks == 5
-    assert view.match([1, 2, 3, 4, 5, 6], 6, 24) == 5
-    assert view.match([1, 2, 3, 4, 5], 5, 21) == 2, "a prompt too short to hold the answer is another one"
-    view.finished([1, 2, 3, 4, 5, 6], 24, 0, 5)
-    assert view.blocks == 6, "the generated blocks became the prompt's"
-    assert view.match([1, 2, 3, 4, 5, 6], 6, 25) == 6
-
-
-def test_the_answer_of_a_prompt_under_a_block_takes_space_and_matches_nothing():
-    view = ApproximateView(4, 100)
-    view.finished([], 3, 9, 0)
-    assert view.blocks == 2
-    assert view.match([8, 9, 10], 3, 40) == 0
-
-
-def test_tails_are_evicted_first():
-    view = ApproximateView(4, 6)
-    view.finished([1, 2, 3, 4], 16, 0, 0)
-    view.finished([11, 12, 13, 14], 16, 0, 0)
-    assert view.match([1, 2, 3, 4], 4, 99) == 2
-    assert view.match([11, 12, 13, 14], 4, 99) == 4
-
-
-def test_a_running_request_takes_space():
-    view = ApproximateView(4, 6)
-    view.finished([1, 2, 3, 4], 16, 0, 0)
-    reserved = view.running([11, 12, 13, 14], 18)
-    assert reserved == 5
-    assert view.blocks == 1
-    view.end_running(reserved)
-    view.finished([11, 12, 13, 14], 18, 0, 0)
-    assert view.match([11, 12, 13, 14], 4, 99) == 4
-
-
 def test_shrinking_and_resizing_evict_to_the_new_size():
     view = ApproximateView(4, 1000)
     for start in range(0, 900, 9):

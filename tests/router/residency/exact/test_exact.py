@@ -37,16 +37,6 @@ def one(wire):
     return One(wire)
 
 
-def test_stored_removed_and_cleared_events_are_applied(one):
-    one.send(one.wire.stored(TOKENS))
-    assert one.match().tokens == 24 and one.match().residency is Residency.EXACT
-    one.send(one.wire.removed(one.wire.hashes(TOKENS)[-2:]))
-    assert one.match().tokens == 16
-    one.send(one.wire.cleared())
-    assert one.match().tokens == 0
-    assert one.map.state(0).blocks == 0
-
-
 def test_the_last_token_is_never_cached(one):
     one.send(one.wire.stored(TOKENS))
     found = [one.match(TOKENS[:length]).tokens for length in (24, 23, 21, 20, 5, 4, 1, 0)]
