@@ -25,8 +25,6 @@ class Answers:
     and, under a grammar, as soon as the grammar allows it.
     """
 
-    __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_vocabulary")
-
     def __init__(self, tokenizer: Tokenizer, seed: int, stop_ids: Sequence[int], stop_probability: float) -> None:
         self._vocabulary = Vocabulary(tokenizer, seed)
         self._random = Random(f"stops {seed}").random

@@ -40,8 +40,6 @@ class Batches:
     generated tokens; with async scheduling, they include tokens that earlier steps will have generated.
     """
 
-    __slots__ = ("_requests",)
-
     def __init__(self) -> None:
         self._requests: dict[str, KnownRequest] = {}
 

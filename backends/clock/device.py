@@ -10,8 +10,6 @@ class Device:
     launches a step while another runs, loses no time between the two. `wait` takes the end time that `launch` returned.
     """
 
-    __slots__ = ("_busy_until_s", "_clock", "_sleep", "_time_scale")
-
     def __init__(self, time_scale: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._time_scale = time_scale
         self._clock = clock

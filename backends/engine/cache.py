@@ -16,18 +16,6 @@ class BlockCache:
     are usable.
     """
 
-    __slots__ = (
-        "_cached",
-        "_copies",
-        "_events",
-        "_evictions",
-        "_free",
-        "_hashes",
-        "_references",
-        "block_size",
-        "num_blocks",
-    )
-
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 2:
             raise ValueError(f"num_blocks is {num_blocks}; at least 2 are needed, of which one is never used")

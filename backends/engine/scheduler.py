@@ -45,20 +45,6 @@ class Scheduler:
     block becomes reusable when the last token in it is known.
     """
 
-    __slots__ = (
-        "_block_size",
-        "_cache",
-        "_kept",
-        "_max_num_batched_tokens",
-        "_max_num_seqs",
-        "_preemptions",
-        "_prefix_hits_tokens",
-        "_prefix_queries_tokens",
-        "_queue_stuck",
-        "running",
-        "waiting",
-    )
-
     def __init__(self, cache: BlockCache, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         for name, value in (("max_num_batched_tokens", max_num_batched_tokens), ("max_num_seqs", max_num_seqs)):
             if value < 1:

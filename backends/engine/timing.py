@@ -18,8 +18,6 @@ class StepTiming:
     step by a uniform draw from [1 - j, 1 + j]; `speed` divides it (2.0 = twice as fast as the profile).
     """
 
-    __slots__ = ("_decode", "_drawn", "_jitter", "_next", "_per_ms", "_prefill", "_rng", "_steps", "_total_s")
-
     def __init__(self, profile: Profile, rng: random.Random, jitter: float = 0.0, speed: float = 1.0) -> None:
         if not 0.0 <= jitter < 1.0:
             raise ValueError(f"jitter is {jitter}; it must be at least 0 and below 1")

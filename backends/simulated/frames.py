@@ -58,8 +58,6 @@ def usage(generations: Sequence[Generation], cached_tokens: int | None) -> dict[
 
 
 class Frames:
-    __slots__ = ("_closing", "_head", "_object", "_openings", "_shape", "with_ids")
-
     def __init__(self, shape: ApiShape, head: AnswerHead, *, with_ids: bool) -> None:
         self._shape = shape
         self._object = head.fields(shape.chunk_object)
@@ -127,8 +125,6 @@ class Stream:
 
     `ended` counts finished prompts; `first` is the prompt that answered first.
     """
-
-    __slots__ = ("_frames", "_offered", "_prompts", "_vocabulary", "ended", "first")
 
     def __init__(
         self,

@@ -19,8 +19,6 @@ class ClientGone(Exception):
 class StopText:
     """Find stop strings in text that arrives word by word, and hold back text that may still become one."""
 
-    __slots__ = ("_held", "_keep", "_longest", "_strings")
-
     def __init__(self, strings: tuple[str, ...], *, keep: bool) -> None:
         self._strings = strings
         self._keep = keep
@@ -45,21 +43,6 @@ class Generation:
 
     `text_parts` is the text for the client; `stop_reason` is the stop string or token id that ended it.
     """
-
-    __slots__ = (
-        "finish_reason",
-        "first_token_s",
-        "inbox",
-        "index",
-        "last_token_s",
-        "on_stop",
-        "state",
-        "stop_reason",
-        "stop_text",
-        "stopping",
-        "text_parts",
-        "token_ids",
-    )
 
     def __init__(
         self,
@@ -127,8 +110,6 @@ Delivery = tuple[Generation, int, FinishReason | None]
 
 class Inbox:
     """The tokens of one HTTP request, with all its prompts, from the engine's clock to the HTTP handler."""
-
-    __slots__ = ("_gone", "_pending", "_waiter")
 
     def __init__(self) -> None:
         self._pending: list[Delivery] = []

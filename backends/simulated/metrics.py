@@ -35,8 +35,6 @@ _SUFFIXES = {"gauge": "", "counter": "_total"}
 class TokenHistogram:
     """A histogram cheap enough for every token; `bounds` are upper ends, ascending."""
 
-    __slots__ = ("_counts", "bounds", "name", "sum", "text")
-
     def __init__(self, name: str, text: str, bounds: Iterable[float]) -> None:
         self.name = name
         self.text = text

@@ -53,20 +53,6 @@ class CachedRun:
 class ApproximateView:
     """A model of one worker's cache, made from the traffic that passes this router."""
 
-    __slots__ = (
-        "_answer_tokens",
-        "_continued",
-        "_order",
-        "_root",
-        "block_size",
-        "blocks",
-        "capacity_blocks",
-        "clock",
-        "corrections",
-        "reserved_blocks",
-        "unseen_blocks",
-    )
-
     def __init__(self, block_size: int, capacity_blocks: int) -> None:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks

@@ -36,8 +36,6 @@ SWITCHED_OFF = "KV events are switched off by residency.kv_events"
 class ViewChanges:
     """The views of a residency map whose copied values are stale, and a count of changes of such values."""
 
-    __slots__ = ("count", "stale")
-
     def __init__(self) -> None:
         self.count = 0
         self.stale: set[CacheView] = set()
@@ -51,25 +49,6 @@ class CacheView:
     the prompt is known as text only. The model is created on first use. After a call of `mark_stale`, `refresh` copies
     into this object the values that a match reads.
     """
-
-    __slots__ = (
-        "_changes",
-        "bit",
-        "blind",
-        "block_size",
-        "capacity_blocks",
-        "closed",
-        "event_feed",
-        "model",
-        "modelled",
-        "reservations",
-        "residency",
-        "self_test",
-        "slower_tiers",
-        "stale",
-        "switched_off",
-        "worker",
-    )
 
     def __init__(
         self,

@@ -31,27 +31,6 @@ class EventFeed:
     called approximate if such differences continue (`drift`).
     """
 
-    __slots__ = (
-        "_absent_requests",
-        "_batches",
-        "_connected",
-        "_decode_errors",
-        "_generation",
-        "_lapses",
-        "_live_batches",
-        "_loss",
-        "_proved",
-        "_reports_before",
-        "_unheard_hits",
-        "address",
-        "begun",
-        "drift",
-        "last_event_ts_s",
-        "sequence",
-        "topic",
-        "view",
-    )
-
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.view = ExactView(index, block_size, capacity_blocks)
         self.sequence = EventSequence()

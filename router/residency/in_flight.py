@@ -72,8 +72,6 @@ class ReservedBlocks:
     The size is bounded by the requests in flight: a reservation adds only blocks that were not cached when it was made.
     """
 
-    __slots__ = ("_more", "masks")
-
     def __init__(self) -> None:
         self.masks: dict[int, int] = {}
         """Block hash -> ``1 << slot`` of each slot on which it is reserved."""

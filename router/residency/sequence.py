@@ -33,25 +33,6 @@ class SequenceStep:
 class EventSequence:
     """Put the live and replayed batches of one publisher in order. Pure: no I/O."""
 
-    __slots__ = (
-        "_asked_at",
-        "_discarding",
-        "_last_live",
-        "_noticed",
-        "_overlap",
-        "_pending",
-        "_pending_bytes",
-        "_recent",
-        "_replayed_since",
-        "assumed",
-        "gaps",
-        "next_seq",
-        "replayed",
-        "replaying",
-        "restarts",
-        "verified",
-    )
-
     def __init__(self) -> None:
         self.next_seq = 0
         self.replaying = False

@@ -72,8 +72,6 @@ def nothing_known(slots: int) -> Matches:
 class _SlotGroup:
     """The slots with one block size. `closed` and `open_` are bits of the index, `slot_of` is by position of a bit."""
 
-    __slots__ = ("_bytes", "closed", "modelled", "open_", "slot_of", "slots", "views")
-
     def __init__(self, views: Mapping[int, CacheView]) -> None:
         self.closed = self.open_ = 0
         self.views = list(views.items())

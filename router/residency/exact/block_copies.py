@@ -45,8 +45,6 @@ class TierCopies:
 class BlockCopies:
     """All tiers of one view, and the view's bit in the index."""
 
-    __slots__ = ("_doubled", "bit", "index", "tiers")
-
     def __init__(self, index: BlockIndex) -> None:
         self.index = index
         self.bit = index.take_bit()

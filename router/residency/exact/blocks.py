@@ -29,8 +29,6 @@ class BlockIndex:
     package.
     """
 
-    __slots__ = ("_dirty", "_free_bits", "_next_bit", "free", "hashes", "lower", "masks", "rows", "shared")
-
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
         """Block hash (cut to `KEY_MASK`) -> row."""

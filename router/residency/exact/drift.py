@@ -62,20 +62,6 @@ class DisputedHit:
     block, or on more blocks than the engine's own cache can hold.
     """
 
-    __slots__ = (
-        "_arrivals",
-        "_departures",
-        "_last",
-        "_next",
-        "_possible",
-        "_there",
-        "claim",
-        "hits",
-        "round_began",
-        "rounds",
-        "seen",
-    )
-
     def __init__(self, claim: PredictedHit, hits: int, reports: int) -> None:
         self.claim = claim
         self.hits = hits
@@ -119,8 +105,6 @@ class DriftMonitor:
     Each difference is explained at once or becomes `Difference.PENDING`. The verdict of a pending difference is
     appended to `settled` later, exactly once.
     """
-
-    __slots__ = ("_pending", "_recent", "found", "mismatches", "settled")
 
     def __init__(self) -> None:
         self._recent: deque[bool] = deque(maxlen=WINDOW)

@@ -20,8 +20,6 @@ _ENTRY_BYTES = 8
 class NumberLog:
     """Numbers in the order in which they were appended; the oldest are dropped. Positions count dropped numbers too."""
 
-    __slots__ = ("before", "entries")
-
     def __init__(self) -> None:
         self.entries = array("Q")
         self.before = 0
@@ -54,8 +52,6 @@ class EvictionLog:
     A block arrives again with each further copy, and departs with its last copy. Events are written in bulk
     (`block_copies.BlockCopies.remove` appends to `departed`) and read only if a report differs from the prediction.
     """
-
-    __slots__ = ("_arrived", "_departed", "_departed_by_run", "_runs", "departed")
 
     def __init__(self) -> None:
         self._arrived = NumberLog()

@@ -39,24 +39,6 @@ but more than twice its tokens is a leak.
 class ExactView:
     """Apply decoded batches to the index. `doubts` gives the reason if the result is not exact."""
 
-    __slots__ = (
-        "_adopted",
-        "accepts_hashes",
-        "block_copies",
-        "block_size",
-        "capacity_blocks",
-        "doubts",
-        "eviction_log",
-        "malformed_events",
-        "orphans",
-        "recomputing",
-        "relearning",
-        "reported",
-        "skipped_blocks",
-        "unknown_events",
-        "unknown_removals",
-    )
-
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks

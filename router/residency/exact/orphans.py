@@ -52,17 +52,6 @@ class OrphanRun:
 class OrphanBlocks:
     """Orphans by the parent that they wait for, and the removals that arrived in the meantime."""
 
-    __slots__ = (
-        "_by_parent",
-        "_latest",
-        "_present",
-        "_removed",
-        "added",
-        "dropped_blocks",
-        "size_bytes",
-        "waiting_blocks",
-    )
-
     def __init__(self) -> None:
         self.added = 0
         """Number of runs ever added."""

@@ -31,8 +31,6 @@ again.
 class AnnouncementBudget:
     """Token bucket of blocks that may be announced again. One prompt may take more blocks than the bucket holds."""
 
-    __slots__ = ("_at_s", "_blocks")
-
     def __init__(self) -> None:
         self._blocks: float | None = None
         self._at_s = 0.0
@@ -81,23 +79,6 @@ class Relearning:
     which show requests of other clients. One case stays unseen: another client's request that uses unknown blocks and
     fills no block. The view then knows too little, never too much, and reports show it.
     """
-
-    __slots__ = (
-        "_allowance",
-        "_asked",
-        "_late",
-        "_open",
-        "_rounds",
-        "_uncertain",
-        "_witnesses",
-        "active",
-        "announced_blocks",
-        "asks",
-        "learned_blocks",
-        "over",
-        "relearned",
-        "unanswered",
-    )
 
     def __init__(self) -> None:
         self.active = False

@@ -21,8 +21,6 @@ class ReportedHits:
     capacity is used up. `clock` counts reports.
     """
 
-    __slots__ = ("_block_copies", "_engines", "_names", "_seen", "clock")
-
     def __init__(self, block_copies: BlockCopies) -> None:
         self._block_copies = block_copies
         self._seen: dict[int, int] = {}

@@ -47,8 +47,6 @@ class CostlyBody(TextUnavailable):
 class FloatBudget:
     """Converts floats as long as some are `left`."""
 
-    __slots__ = ("left",)
-
     def __init__(self, left: int = 0) -> None:
         self.left = left
 
@@ -66,8 +64,6 @@ class FloatBudget:
 
 class Sampler:
     """Looks at a share of a body's bytes. Nobody else knows which, so no body is written around them."""
-
-    __slots__ = ("_first",)
 
     def __init__(self) -> None:
         self._first = randbelow(_SAMPLED_OF)

@@ -49,8 +49,6 @@ REUSED = frozenset({"prompt_token_ids"})
 class JsonSpans:
     """The bytes of each field's value. They are views of the body and keep it in memory."""
 
-    __slots__ = ("_found",)
-
     def __init__(self, found: Mapping[str, memoryview]) -> None:
         self._found = found
 

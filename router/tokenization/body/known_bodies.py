@@ -66,8 +66,6 @@ class KnownStart(msgspec.Struct, frozen=True, gc=False):
 class BodySearch:
     """The search for a known start in one body. `digest` is the xxh3-128 of all its bytes."""
 
-    __slots__ = ("digest", "known")
-
     def __init__(self, body: bytes) -> None:
         self.digest = xxh3_128_intdigest(body)
         self.known: KnownStart | None = None

@@ -47,8 +47,6 @@ class LargeObjectScan:
     whether there are members with other names.
     """
 
-    __slots__ = ("_body", "_names", "_size", "others", "spans")
-
     def __init__(self, body: bytes, names: Collection[str]) -> None:
         self._body = body
         self._size = len(body)
@@ -182,8 +180,6 @@ class BodySurvey:
     `brackets` that open, `commas` and the bytes of `long_digits` (`long_digit_bytes`) are counted, inside strings too.
     `wide`: characters beyond ASCII occur. `digest` is the xxh3-128 of the body.
     """
-
-    __slots__ = ("brackets", "commas", "digest", "long_digits", "wide")
 
     def __init__(self) -> None:
         self.brackets = 0

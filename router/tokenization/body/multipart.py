@@ -106,8 +106,6 @@ def _opening(content_type: bytes) -> bytes:
 
 
 class _FormReader:
-    __slots__ = ("_body", "_delimiter", "_end", "_escapes", "_start", "_transfer", "_work")
-
     def __init__(self, opening: bytes, body: bytes) -> None:
         self._body = body
         self._delimiter = b"\r\n" + opening
