@@ -393,7 +393,7 @@ class PromptIdentifier:
             return None
         tokens = max(1, int(sum(map(len, texts)) / self._token_lengths.of(parsed.model)))
         prompt = TextPrompt(texts[0], tokens, keys, multiple=len(texts) > 1)
-        self._memory.hold_text(prompt.text_chain, prompt.text_bytes)
+        self._memory.recent.hold(prompt.text_chain, prompt.text_bytes)
         return prompt
 
     async def _in_time(self, parsed: ParsedBody, answer: IdentityResult, adapter: str | None) -> Prompt | None:

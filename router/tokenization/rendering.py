@@ -11,7 +11,7 @@ from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.local.chains import IdsChain, NodeChain, RecentTexts, TextChain
+from router.tokenization.local.chains import IdsChain, NodeChain, RecentTexts
 from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.local.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
 from router.tokenization.local.segmenter import Segments
@@ -137,7 +137,7 @@ class PromptMemory:
         self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes * 5 // 32)
         self._turns: ByteBoundedLru[int, TurnsEnd] = ByteBoundedLru(max_bytes // 16)
         self.bodies = KnownBodies(max_bytes // 32)
-        self._recent = RecentTexts(RECENT_BYTES)
+        self.recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
         answered = self._answered.get(key)
@@ -175,7 +175,7 @@ class PromptMemory:
             self._keep_ends(text, node, text.turns)
         whole = text.data if text.prefix is None else None
         chain = NodeChain(self._memo, node, text.local, whole, keys, framed=text.framed)
-        self._recent.hold(chain, len(text.data))
+        self.recent.hold(chain, len(text.data))
         prompt = Prompt(node.tokens, PromptSource.RENDERED, chain)
         if not text.local.renderer.reads_clock:
             self._answered.put(rendered.key, _IdentifiedRequest(prompt, node), node.path_bytes + node.tokens)
@@ -205,7 +205,7 @@ class PromptMemory:
         packed = packed_ids(prompts[0 if stream else -1])
         before = [] if stream else [packed_ids(prompt) for prompt in prompts[:-1]]
         chain = IdsChain(packed, keys)
-        self._recent.hold(chain, len(packed))
+        self.recent.hold(chain, len(packed))
         return Prompt(
             sum(map(len, prompts)),
             source,
@@ -215,14 +215,11 @@ class PromptMemory:
             shared_tokens=max((common_tokens(packed, other) for other in before), default=0),
         )
 
-    def hold_text(self, chain: TextChain, size_bytes: int) -> None:
-        self._recent.hold(chain, size_bytes)
-
     def statistics(self) -> dict[str, object]:
         return {
             "memo": self._memo.statistics(),
             "requests": self._answered.statistics(),
             "turns": self._turns.statistics(),
             "bodies": self.bodies.statistics(),
-            "recent": self._recent.statistics(),
+            "recent": self.recent.statistics(),
         }

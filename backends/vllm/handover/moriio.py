@@ -28,13 +28,9 @@ class MoRIIOPull(NixlPull):
     ends_by_length: ClassVar[bool] = True
     lease_s: ClassVar[float | None] = 60.0
     checks: ClassVar[parameters.Checks] = {
-        "do_remote_prefill": lambda value: value is True,
-        "remote_block_ids": parameters.is_block_ids,
-        "remote_engine_id": parameters.is_text,
-        "remote_host": parameters.is_host,
+        **parameters.HANDED_OVER,
         "remote_handshake_port": parameters.is_port,
         "remote_notify_port": parameters.is_port,
-        "tp_size": parameters.is_positive,
         "transfer_id": parameters.is_text,
     }
 

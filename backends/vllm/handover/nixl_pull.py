@@ -22,13 +22,9 @@ class NixlPull(Connector):
     vllm_names: ClassVar[tuple[str, ...]] = ("NixlConnector", "NixlPullConnector")
     lease_s: ClassVar[float | None] = 30.0
     checks: ClassVar[parameters.Checks] = {
-        "do_remote_prefill": lambda value: value is True,
-        "remote_block_ids": parameters.is_block_ids,
-        "remote_engine_id": parameters.is_text,
+        **parameters.HANDED_OVER,
         "remote_request_id": parameters.is_text,
-        "remote_host": parameters.is_host,
         "remote_port": parameters.is_port,
-        "tp_size": parameters.is_positive,
     }
     """What the prefill worker's answer must have."""
 

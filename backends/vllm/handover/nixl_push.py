@@ -11,13 +11,6 @@ from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 
-_CHECKS = {
-    "remote_engine_id": parameters.is_text,
-    "remote_host": parameters.is_host,
-    "remote_port": parameters.is_port,
-    "tp_size": parameters.is_positive,
-}
-
 
 class NixlPush(Connector):
     """Both workers get their request at once, in any order, and pair them by an equal ``X-Request-Id``.
@@ -41,7 +34,7 @@ class NixlPush(Connector):
 
     def introduced(self, peer: HandoverPeer, answer: PrefillAnswer) -> HandoverPeer:
         given = parameters.checked_object(answer.params)
-        parameters.check_members(given, _CHECKS)
+        parameters.check_members(given, {**parameters.PEER, "remote_port": parameters.is_port})
         return replace(
             peer,
             engine_id=given["remote_engine_id"],

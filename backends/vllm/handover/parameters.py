@@ -118,3 +118,13 @@ def is_loopback(host: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+PEER: Checks = {"remote_engine_id": is_text, "remote_host": is_host, "tp_size": is_positive}
+"""How a worker names itself."""
+HANDED_OVER: Checks = {
+    "do_remote_prefill": lambda value: value is True,
+    "remote_block_ids": is_block_ids,
+    **PEER,
+}
+"""How a worker names the blocks that another one reads."""
