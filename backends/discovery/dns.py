@@ -23,10 +23,8 @@ SHORTEST_S = 1.0
 """Shortest time between two questions, also for records whose time to live is 0 and for empty answers."""
 _LONGEST_PAUSE_S = 30.0
 _MOST_TARGETS = 1_000
-"""SRV records of one name that are read."""
 _KINDS = (dns.rdatatype.A, dns.rdatatype.AAAA)
 _AT_ONCE = 20
-"""Targets that are resolved at once."""
 
 
 class DnsSource:

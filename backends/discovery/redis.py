@@ -61,7 +61,6 @@ class RedisSource:
         self._start = registration_key(prefix, fleet, "")
         self._now_s = now_s
         self._servers: frozenset[str] = frozenset()
-        """The run ids at the last read."""
         self._away = False
         self._lenient_until_s = 0.0
         self._known: dict[bytes, tuple[bytes, Registration | str]] = {}

@@ -9,7 +9,6 @@ from backends.discovery.registration import LEASE_S, Registration
 from backends.discovery.report import MOST_WORKERS, SourceReport
 
 LOOK_S = 0.5
-"""Interval of the checks for leases that have ended."""
 
 
 class NoRoomError(Exception):

@@ -11,7 +11,6 @@ from backends.foreign_json import read_json
 from backends.worker import parse_endpoint
 
 MOST_BYTES = 65_536
-"""The longest document that is read."""
 LEASE_S = 15.0
 """How long a registration lasts. It is renewed every `RENEW_S`, so that two renewals may be lost."""
 RENEW_S = 5.0

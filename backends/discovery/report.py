@@ -35,9 +35,7 @@ class SourceReport:
         self._changed = changed
         self._wall_s = wall_s
         self.workers: Workers = {}
-        """The last answer."""
         self.answered = False
-        """Whether the source has answered once."""
         self.failing_since: float | None = None
         """Since when the source fails, in seconds since 1970; None while it answers."""
         self.error: str | None = None

@@ -34,7 +34,6 @@ _WITH_TOKENS_KWARGS = frozenset({"max_length", "padding", "return_tensors", "tok
 """Parameters that count only if the request has the template's text tokenised at once (``tokenize``)."""
 _NO_VARIABLES = _WITH_TOKENS_KWARGS | {"continue_final_message", "return_dict", "tokenize"}
 _GIVEN_TEMPLATES = 16
-"""Templates from requests kept compiled."""
 _UNSET = (None, "auto")
 _DEFAULT_KWARGS = {"cohere_format": "cmd4"}
 """Variables that vLLM passes to the template of every model (``--cohere-format``)."""

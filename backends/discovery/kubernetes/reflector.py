@@ -52,7 +52,6 @@ class Reflector:
         self._now_s = now_s
         self.objects: dict[Key, Json] = {}
         self.listed = False
-        """Whether the collection has been listed once."""
         self._gone: dict[Key, int] = {}
         """Versions at which objects were deleted since the last list: an older event about one comes too late."""
         self._version: str | None = None

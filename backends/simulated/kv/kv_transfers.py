@@ -60,11 +60,8 @@ class SideChannelAnswer(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class TransferFaults:
     without_params: bool = False
-    """Answer prefills without transfer parameters."""
     failed_loads: bool = False
-    """Fail every load."""
     slowdown: float = 1.0
-    """Factor on the time of each transfer."""
 
 
 class KvTransfers:

@@ -26,7 +26,6 @@ from backends.vllm.control import ProbeError, WorkerClient
 from backends.worker import Endpoint
 
 PEER_LOOKUP: Final = "/simulated/peer_blocks"
-"""The path of the side channel on the worker's HTTP server."""
 _ANSWER_S = 60.0
 _ASK_AGAIN_S = 0.005
 WAIT_S: Final = 30.0

@@ -130,4 +130,3 @@ ANSWER_APIS: Final[dict[str, AnswerApi]] = {
     "/v1/messages": MESSAGES,
     "/v1/responses": RESPONSES,
 }
-"""The APIs by path."""

@@ -74,7 +74,6 @@ class Connector(ABC):
     """One KV connector. Its constants are facts of vLLM 0.33; its methods build and check ``kv_transfer_params``."""
 
     name: ClassVar[str]
-    """Name in Warmroute's settings."""
     vllm_names: ClassVar[tuple[str, ...]]
     """Names in vLLM's ``--kv-transfer-config``, as ``kv_connector``."""
     kv_roles: ClassVar[tuple[str, str]] = ("kv_both", "kv_both")

@@ -14,11 +14,9 @@ from backends.worker import Endpoint
 BOOTSTRAP_PORT = 8_998
 """vLLM's default of ``VLLM_MOONCAKE_BOOTSTRAP_PORT``."""
 BOOTSTRAP_PORT_LABEL = "mooncake_bootstrap_port"
-"""The worker's label with another port."""
 BOOTSTRAP_PATH = "/query"
 MAX_QUERY_BYTES = 65_536
 """One engine has about 100 bytes."""
-"""Where the bootstrap server names the engine ids."""
 MAX_RANKS = 1_024
 
 
