@@ -34,22 +34,10 @@ OLDER_NAMES: Mapping[str, str] = {
 }
 """Read if the page lacks the newer name; 0.11 has both."""
 
-_NAMES = "|".join(
-    (
-        RUNNING,
-        WAITING,
-        USAGE,
-        QUERIES,
-        HITS,
-        GENERATED,
-        PROMPTS,
-        PREEMPTIONS,
-        SLEEP,
-        CACHE,
-        STARTED,
-        *OLDER_NAMES.values(),
-    )
-)
+_NEWER_NAMES = (
+    RUNNING, WAITING, USAGE, QUERIES, HITS, GENERATED, PROMPTS, PREEMPTIONS, SLEEP, CACHE, STARTED,
+)  # fmt: skip
+_NAMES = "|".join((*_NEWER_NAMES, *OLDER_NAMES.values()))
 _SAMPLE = re.compile(
     rf'^({_NAMES})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S++)',
     re.MULTILINE,

@@ -204,10 +204,22 @@ def loaded(folders: dict[str, Path]) -> dict[str, LocalModel]:
 
 
 @pytest.fixture
-async def identity():
-    made = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 60.0)
-    yield made
-    await made.aclose()
+async def identifier():
+    """Return a maker of identifiers, which are closed in the end."""
+    made = []
+
+    def identifier(config, **settings):
+        made.append(PromptIdentifier(config, **{"environ": {}, **settings}))
+        return made[-1]
+
+    yield identifier
+    for one in made:
+        await one.aclose()
+
+
+@pytest.fixture
+def identity(identifier):
+    return identifier(Config(model_dir=str(MODEL_DIR)), limit_s=lambda size_bytes: 60.0)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

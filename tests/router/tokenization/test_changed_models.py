@@ -10,7 +10,6 @@ from router.config.model import Config, ModelConfig
 from router.residency.prompt import PromptSource
 from router.tokenization.body.intake import CHAT_PATH
 from router.tokenization.named_files import changed_files
-from router.tokenization.prompt_identifier import PromptIdentifier
 from tests.router.tokenization.test_prompt_identifier import ask, chat
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
@@ -30,11 +29,10 @@ def short(tmp_path):
 
 
 @pytest.fixture
-async def identity():
-    made = PromptIdentifier(Config())
+def identity(identifier):
+    made = identifier(Config())
     made.learn("m", None, None)
-    yield made
-    await made.aclose()
+    return made
 
 
 async def use(identity, **models):

@@ -15,7 +15,6 @@ from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.local.local_tokenizer import LocalModel
-from router.tokenization.prompt_identifier import PromptIdentifier
 from router.tokenization.rendering import PromptMemory, segmented_text
 from tests.support.examples import examples
 
@@ -100,15 +99,13 @@ def test_completions_with_appended_tokens_go_without_ids(loaded: dict[str, Local
             segmented_text(model, "text", framed=True)
 
 
-async def test_a_memo_that_is_off_is_reported(folders: dict[str, Path]) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(folders["plain"])), environ={})
+async def test_a_memo_that_is_off_is_reported(identifier, folders: dict[str, Path]) -> None:
+    identity = identifier(Config(model_dir=str(folders["plain"])))
     identity.learn("proven", str(folders["plain"]), None)
     assert identity.describe("proven") == f"rendered locally from {folders['plain']}"
     assert identity.statistics()["models_without_memo"] == {}
-    await identity.aclose()
-    identity = PromptIdentifier(Config(model_dir=str(folders["no_tokens"])), environ={})
+    identity = identifier(Config(model_dir=str(folders["no_tokens"])))
     identity.learn("off", str(folders["no_tokens"]), None)
     why = "no added token that is looked for in raw text"
     assert identity.describe("off") == f"rendered locally from {folders['no_tokens']} (prefix memo off: {why})"
     assert identity.statistics()["models_without_memo"] == {"off": why}
-    await identity.aclose()

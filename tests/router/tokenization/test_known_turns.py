@@ -93,8 +93,8 @@ async def test_any_next_turn_has_the_hashes_of_its_whole_text(name, data, loaded
     await identity.aclose()
 
 
-async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict[str, LocalModel]) -> None:
-    identity, model = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
+async def test_a_next_turn_continues_the_longest_known_conversation(identifier, loaded: dict[str, LocalModel]) -> None:
+    identity, model = identifier(Config(model_dir=str(MODEL_DIR))), loaded["shipped"]
     assert len(json.dumps(LONG[:4])) < MIN_BODY_BYTES < len(json.dumps(LONG[:6]))
     await check(identity, model, {"model": "m", "messages": LONG[:4]})
     await check(identity, model, {"model": "m", "messages": LONG[:7]})
@@ -114,11 +114,10 @@ async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict
     assert known_turns(identity, by="bodies") == 6
     await check(identity, model, {"model": "m", "messages": [*many, other]})
     assert known_turns(identity, by="bodies") == 7
-    await identity.aclose()
 
 
-async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -> None:
-    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
+async def test_a_known_conversation_whose_start_was_dropped_is_learned_again(identifier) -> None:
+    identity = identifier(Config(model_dir=str(MODEL_DIR)))
     body: dict[str, Any] = {"model": "m", "messages": LONG}
     assert await identity.identify(CHAT_PATH, parse(CHAT_PATH, json.dumps(body).encode()), None)  # teaches no start
     for _ in range(9):
@@ -126,7 +125,6 @@ async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -
         await identified(identity, body)
     assert known_turns(identity) == 9
     assert known_turns(identity, by="bodies") > 0
-    await identity.aclose()
 
 
 @pytest.mark.parametrize(
@@ -142,16 +140,15 @@ async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -
         {"truncate_prompt_tokens": 100_000},
     ],
 )
-async def test_another_text_is_no_known_conversation(fields: dict[str, Any]) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
+async def test_another_text_is_no_known_conversation(identifier, fields: dict[str, Any]) -> None:
+    identity = identifier(Config(model_dir=str(MODEL_DIR)))
     await identified(identity, {"model": "m", "messages": LONG})
     assert (await identified(identity, {"model": "m", "messages": LONG, **fields})).source is PromptSource.RENDERED
     assert known_turns(identity) == 0
-    await identity.aclose()
 
 
-async def test_a_conversation_without_its_prefix_is_no_longer_known(loaded: dict[str, LocalModel]) -> None:
-    identity, model = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
+async def test_a_conversation_without_its_prefix_is_no_longer_known(identifier, loaded: dict[str, LocalModel]) -> None:
+    identity, model = identifier(Config(model_dir=str(MODEL_DIR))), loaded["shipped"]
     await check(identity, model, {"model": "m", "messages": LONG})
     prompt = await identified(identity, {"model": "m", "messages": [*LONG, LONG[0]]})
     assert known_turns(identity) == 1
@@ -162,7 +159,6 @@ async def test_a_conversation_without_its_prefix_is_no_longer_known(loaded: dict
     prompt = await identified(identity, {"model": "m", "messages": [*LONG, *LONG[:2], LONG[0]]})
     ids = model.renderer.encode(model.renderer.render({"messages": [*LONG, *LONG[:2], LONG[0]]}), False)
     assert list(prompt.chain(32)) == list(extend_chain(SEED, pack_tokens(ids), 32))
-    await identity.aclose()
 
 
 @pytest.mark.parametrize("strips", [False, True])

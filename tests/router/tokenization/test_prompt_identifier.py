@@ -113,8 +113,8 @@ async def test_of_several_prompts_the_reported_one_is_identified(identity: Promp
         assert (prompt.own_tokens, prompt.shared_tokens) == (len(reported), shared)
 
 
-async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
+async def test_tokenizer_framing_is_for_completions(identifier, folders: dict[str, Path]) -> None:
+    identity = identifier(Config(model_dir=str(folders["llama_first"])))
     renderer = ChatRenderer.load(folders["llama_first"])
     text = "the quick brown fox " * 10
     for fields, special in (({}, True), ({"add_special_tokens": False}, False)):
@@ -124,7 +124,6 @@ async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) ->
         assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
     prompt = await ask(identity, CHAT_PATH, chat("hi", add_special_tokens=True))
     assert prompt is not None and prompt.tokens == len(renderer.encode(renderer.render(json.loads(chat("hi"))), True))
-    await identity.aclose()
 
 
 async def test_forwarded_ids_are_used(identity: PromptIdentifier) -> None:
@@ -255,8 +254,8 @@ async def test_a_turn_costs_its_new_text_in_the_other_apis(
     assert identity.statistics()["memo"]["new_tokens"] - before < 100
 
 
-async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path]) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
+async def test_responses_get_the_tokenizers_first_tokens(identifier, folders: dict[str, Path]) -> None:
+    identity = identifier(Config(model_dir=str(folders["llama_first"])))
     renderer = ChatRenderer.load(folders["llama_first"])
     text = renderer.render(json.loads(chat("hi")))
     for path, body, special in (
@@ -266,7 +265,6 @@ async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path
     ):
         prompt = await ask(identity, path, body)
         assert prompt is not None and prompt.exact and prompt.tokens == len(renderer.encode(text, special))
-    await identity.aclose()
 
 
 @pytest.mark.parametrize(
@@ -309,8 +307,10 @@ async def test_a_stored_response_has_no_prompt_but_a_reason(identity: PromptIden
         ({"truncate_prompt_tokens": -1}, lambda ids: ids),
     ],
 )
-async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str, Path], fields: dict, left) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
+async def test_truncated_prompts_are_identified_by_their_rest(
+    identifier, folders: dict[str, Path], fields: dict, left
+) -> None:
+    identity = identifier(Config(model_dir=str(folders["llama_first"])))
     identity.learn("m", None, None, None, 2_000)
     renderer = ChatRenderer.load(folders["llama_first"])
     ids = left(renderer.encode(TURN * 20, fields.get("add_special_tokens", True)))
@@ -319,7 +319,6 @@ async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str,
             prompt = await ask(identity, COMPLETIONS_PATH, completion(prompt_request, **fields))
             assert prompt is not None and prompt.exact and prompt.tokens == len(ids)
             assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
-    await identity.aclose()
 
 
 async def test_truncated_ids_and_chats_are_shortened(identity: PromptIdentifier) -> None:
@@ -358,11 +357,11 @@ async def test_a_value_that_is_not_an_id_is_refused(identity: PromptIdentifier, 
     assert await ask(identity, COMPLETIONS_PATH, completion(prompt)) is None
 
 
-async def test_trusted_templates_in_requests_are_run() -> None:
+async def test_trusted_templates_in_requests_are_run(identifier) -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     for trusted, source in ((False, PromptSource.TEXT), (True, PromptSource.RENDERED)):
         config = Config(model_dir=str(MODEL_DIR), trust_request_chat_template=trusted)
-        identity = PromptIdentifier(config, environ={})
+        identity = identifier(config)
         for learned in (False, True):
             if learned:
                 identity.learn("m", None, None)
@@ -373,7 +372,6 @@ async def test_trusted_templates_in_requests_are_run() -> None:
             assert prompt is not None and prompt.source is source
             if trusted:
                 assert prompt.tokens == len(RENDERER.encode(f"<user>{TURN}", False))
-        await identity.aclose()
 
 
 # Sources.
@@ -391,7 +389,7 @@ def test_configured_folders_take_precedence(tmp_path: Path, folders: dict[str, P
     assert identity.describe("broken") == "worker's /tokenize"
 
 
-async def test_a_tokenizer_may_lie_outside_the_model_folder(tmp_path: Path) -> None:
+async def test_a_tokenizer_may_lie_outside_the_model_folder(identifier, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
     body = chat(TURN * 3)
     for config in (
@@ -399,13 +397,12 @@ async def test_a_tokenizer_may_lie_outside_the_model_folder(tmp_path: Path) -> N
         Config(tokenizer=str(MODEL_DIR)),
         Config(tokenizer=str(MODEL_DIR / "tokenizer.json")),
     ):
-        identity = PromptIdentifier(config, environ={})
+        identity = identifier(config)
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact
-        await identity.aclose()
 
 
-async def test_folders_are_found_by_the_names_that_workers_report(tmp_path: Path) -> None:
+async def test_folders_are_found_by_the_names_that_workers_report(identifier, tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "models--org--name" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot.parents[1] / "refs").mkdir()
@@ -418,53 +415,48 @@ async def test_folders_are_found_by_the_names_that_workers_report(tmp_path: Path
         ("by-root", "org/name", snapshot),
         ("org/name", "/nowhere/else", snapshot),
     ):
-        identity = PromptIdentifier(Config(), environ=environ)
+        identity = identifier(Config(), environ=environ)
         identity.learn(model, root, None)
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": TURN * 3}]}).encode()
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact and list(prompt.chain(16)) == exact_chain(body, 16)
         assert identity.describe(model) == f"rendered locally from {where}"
-        await identity.aclose()
-    identity = PromptIdentifier(Config(), environ=environ)
+    identity = identifier(Config(), environ=environ)
     for root in ("org/other", "../../etc", "org/..", None, ""):
         identity.learn(f"model {root}", root, None)
         assert identity.describe(f"model {root}").startswith("text only: ")
-    await identity.aclose()
 
 
-async def test_a_configured_template_applies_to_a_found_folder(tmp_path: Path) -> None:
+async def test_a_configured_template_applies_to_a_found_folder(identifier, tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     for config, rendered in (
         (Config(), RENDERER.render(json.loads(chat(TURN)))),
         (Config(models={"m": ModelConfig(chat_template=str(template))}), TURN),
     ):
-        identity = PromptIdentifier(config, environ={})
+        identity = identifier(config)
         identity.learn("m", str(MODEL_DIR), None)
         prompt = await ask(identity, CHAT_PATH, chat(TURN))
         assert prompt is not None and prompt.exact and prompt.tokens == len(RENDERER.encode(rendered, False))
-        await identity.aclose()
 
 
-async def test_a_broken_found_folder_falls_back(tmp_path: Path) -> None:
+async def test_a_broken_found_folder_falls_back(identifier, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    identity = PromptIdentifier(Config(), environ={})
+    identity = identifier(Config())
     identity.learn("m", str(tmp_path), None)
     prompt = await ask(identity, CHAT_PATH, chat(TURN))
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert identity.describe("m").startswith("text only: ") and "tokenizer.json" in identity.describe("m")
-    await identity.aclose()
 
 
-async def test_adapters_use_their_base_models_files(folders: dict[str, Path]) -> None:
+async def test_adapters_use_their_base_models_files(identifier, folders: dict[str, Path]) -> None:
     models = {"a": ModelConfig(dir=str(MODEL_DIR)), "b": ModelConfig(dir=str(folders["plain"]))}
-    identity = PromptIdentifier(Config(models=models), environ={})
+    identity = identifier(Config(models=models))
     identity.learn("lora", "/adapters/lora", None, "a")
     body = json.dumps({"model": "lora", "messages": [{"role": "user", "content": TURN * 3}]}).encode()
     prompt = await ask(identity, CHAT_PATH, body, "lora")
     assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16, "lora")
     assert identity.describe("lora") == f"rendered locally from {MODEL_DIR}"
-    await identity.aclose()
 
 
 async def test_equal_requests_in_parallel_get_equal_prompts(identity: PromptIdentifier) -> None:
@@ -474,25 +466,23 @@ async def test_equal_requests_in_parallel_get_equal_prompts(identity: PromptIden
         assert list(prompt.chain(16)) == exact_chain(body, 16)
 
 
-async def test_a_template_with_a_clock_is_rendered_each_time(tmp_path: Path) -> None:
+async def test_a_template_with_a_clock_is_rendered_each_time(identifier, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
     (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}{{ messages[0].content }}")
-    identity = PromptIdentifier(Config(model_dir=str(tmp_path)), environ={})
+    identity = identifier(Config(model_dir=str(tmp_path)))
     for _ in range(2):
         assert (await ask(identity, CHAT_PATH, chat(TURN))) is not None
     assert identity.statistics()["requests"]["hits"] == 0
-    await identity.aclose()
 
 
-async def test_memory_stays_within_the_configured_bytes() -> None:
+async def test_memory_stays_within_the_configured_bytes(identifier) -> None:
     small = Config(model_dir=str(MODEL_DIR), residency=ResidencyConfig(memo_bytes=200_000))
     large = Config(model_dir=str(MODEL_DIR))
     held = []
     for config in (small, large):
-        identity = PromptIdentifier(config)
+        identity = identifier(config)
         for number in range(120):
             await ask(identity, CHAT_PATH, chat(f"{number} " + TURN * 40))
         statistics = identity.statistics()
         held.append(sum(statistics[part]["bytes"] for part in ("memo", "requests", "workers")))
-        await identity.aclose()
     assert 0 < held[0] <= 200_000 < held[1]

@@ -69,11 +69,10 @@ class Clock:
 
 
 @pytest.fixture
-async def identity(worker: Worker) -> AsyncIterator[PromptIdentifier]:
-    made = PromptIdentifier(Config(), environ={}, clock=Clock())
+def identity(identifier, worker: Worker) -> PromptIdentifier:
+    made = identifier(Config(), clock=Clock())
     made.learn("m", None, worker.url)
-    yield made
-    await made.aclose()
+    return made
 
 
 async def ask(identity: PromptIdentifier, path: str, body: dict) -> Prompt | None:
@@ -210,9 +209,9 @@ async def test_fields_unknown_to_tokenize_are_not_asked(
     assert worker.questions == []
 
 
-async def test_a_failing_worker_is_paused(worker: Worker) -> None:
+async def test_a_failing_worker_is_paused(identifier, worker: Worker) -> None:
     clock = Clock()
-    identity = PromptIdentifier(Config(), environ={}, clock=clock)
+    identity = identifier(Config(), clock=clock)
     identity.learn("m", None, worker.url)
     worker.status = 500
     for _ in range(3):
@@ -223,16 +222,14 @@ async def test_a_failing_worker_is_paused(worker: Worker) -> None:
     clock.now_s += PAUSE_S + 0.1
     prompt = await ask(identity, CHAT_PATH, CHAT)
     assert prompt is not None and prompt.source is PromptSource.WORKER
-    await identity.aclose()
 
 
-async def test_the_next_worker_is_asked_after_a_failure(worker: Worker, unused_tcp_port: int) -> None:
-    identity = PromptIdentifier(Config(), environ={})
+async def test_the_next_worker_is_asked_after_a_failure(identifier, worker: Worker, unused_tcp_port: int) -> None:
+    identity = identifier(Config())
     identity.learn("m", None, worker.url)
     identity.learn("m", None, f"http://127.0.0.1:{unused_tcp_port}/tokenize")
     sources = [(await ask(identity, COMPLETIONS_PATH, {"prompt": f"text {n}"})).source for n in range(2)]
     assert sources == [PromptSource.TEXT, PromptSource.WORKER]
-    await identity.aclose()
 
 
 async def test_a_refused_question_pauses_no_worker(worker: Worker, identity: PromptIdentifier) -> None:

@@ -11,10 +11,8 @@ from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 @pytest.fixture
-async def identity():
-    made = PromptIdentifier(Config(), environ={})
-    yield made
-    await made.aclose()
+def identity(identifier):
+    return identifier(Config())
 
 
 def ask(identity: PromptIdentifier, body: dict, path: str = CHAT_PATH, adapter: str | None = None) -> Prompt:

@@ -14,7 +14,6 @@ from router.config.model import Config, ModelConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
 from router.tokenization.body.intake import CHAT_PATH, parse
-from router.tokenization.prompt_identifier import PromptIdentifier
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 TEMPLATES = Path(__file__).parents[2] / "real_vllm" / "templates"
@@ -30,12 +29,10 @@ TURNS = [
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
-async def test_every_turn_has_the_hashes_of_its_whole_text(name: str) -> None:
+async def test_every_turn_has_the_hashes_of_its_whole_text(identifier, name: str) -> None:
     template = str(TEMPLATES / f"{name}.jinja")
     renderer = ChatRenderer.load(MODEL_DIR, template)
-    identity = PromptIdentifier(
-        Config(models={"m": ModelConfig(dir=str(MODEL_DIR), chat_template=template)}), environ={}
-    )
+    identity = identifier(Config(models={"m": ModelConfig(dir=str(MODEL_DIR), chat_template=template)}), environ={})
     rendered = 0
     for count in range(1, len(TURNS) + 1):
         body = {"model": "m", "messages": TURNS[:count]}
@@ -49,4 +46,3 @@ async def test_every_turn_has_the_hashes_of_its_whole_text(name: str) -> None:
         assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
         rendered += 1
     assert rendered >= 3
-    await identity.aclose()

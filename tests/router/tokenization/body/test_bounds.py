@@ -71,15 +71,14 @@ def test_only_simple_bodies_are_rendered_on_the_loop(body: bytes, inline: bool) 
         b'{"model":"m","prompt":"%s\xe3\x81\x82"}' % (b"a" * (MAX_DECODED_BYTES // 4)),
     ],
 )
-async def test_a_body_too_large_to_decode_is_placed_by_its_size(body: bytes) -> None:
+async def test_a_body_too_large_to_decode_is_placed_by_its_size(identifier, body: bytes) -> None:
     path = CHAT_PATH if b"messages" in body else COMPLETIONS_PATH
     assert decoded_bytes(parse(path, body)) is None
-    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
+    identity = identifier(Config(model_dir=str(MODEL_DIR)))
     assert await ask(identity, path, body) is None
     assert list(identity.statistics()["text_reasons"]) == [
         "the body is too large, or has too many elements, to be decoded"
     ]
-    await identity.aclose()
 
 
 def test_token_ids_are_read_on_the_loop() -> None:
@@ -148,8 +147,8 @@ def gate():
     event.set()
 
 
-async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Event, monkeypatch) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(identifier, gate: Event, monkeypatch) -> None:
+    identity = identifier(Config(model_dir=str(MODEL_DIR)), limit_s=lambda size_bytes: 0.01)
     local = identity._sources.of("m", None).local
     encode = local.renderer.encode
     monkeypatch.setattr(local.renderer, "encode", lambda *args: gate.wait() and encode(*args))
@@ -161,11 +160,10 @@ async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Eve
     await eventually(lambda: identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None))
     known = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None)
     assert known is not None and known.exact
-    await identity.aclose()
 
 
-async def test_a_late_large_body_is_placed_by_its_size(gate: Event) -> None:
-    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+async def test_a_late_large_body_is_placed_by_its_size(identifier, gate: Event) -> None:
+    identity = identifier(Config(model_dir=str(MODEL_DIR)), limit_s=lambda size_bytes: 0.01)
     blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
     await asyncio.sleep(0)
     identity._threads._large._executor.submit(gate.wait)
@@ -173,7 +171,6 @@ async def test_a_late_large_body_is_placed_by_its_size(gate: Event) -> None:
     assert "identification took too long" in identity.statistics()["text_reasons"]
     gate.set()
     await blocking
-    await identity.aclose()
 
 
 async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: PromptIdentifier) -> None:
