@@ -43,8 +43,6 @@ class Gauges:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self.samples: list[Sample] = []
-        self.blocks: list[float] = []
-        """Memory blocks that Python uses, sampled from the gateway's metrics."""
 
     def sample(self, now_s: float) -> None:
         self.samples.append(Sample(now_s, self.rss_bytes))

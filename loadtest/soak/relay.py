@@ -17,7 +17,6 @@ class _Line:
     sink: zmq.Socket[bytes]
     endpoint: str
     to_drop: int = 0
-    dropped: int = 0
 
 
 class LossyRelays:
@@ -48,11 +47,6 @@ class LossyRelays:
         """Addresses to which the gateway subscribes, in the order of the sources."""
         return [line.endpoint for line in self._lines]
 
-    @property
-    def dropped(self) -> list[int]:
-        """Number of batches dropped so far, per publisher."""
-        return [line.dropped for line in self._lines]
-
     def lose(self, index: int, batches: int) -> None:
         self._lines[index].to_drop = batches
 
@@ -82,6 +76,5 @@ def _pass_on(line: _Line) -> None:
             return
         if line.to_drop:
             line.to_drop -= 1
-            line.dropped += 1
         else:
             line.sink.send_multipart(frames)

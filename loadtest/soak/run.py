@@ -7,7 +7,7 @@ import contextlib
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -44,8 +44,6 @@ GROWTH_MB = 8.0
 """Allowed growth of the gateway's memory in the second half."""
 ATTACKED_GROWTH_MB = 100.0
 """The same with an attacker: an attack may leave memory in use for a minute."""
-QUIET = 0.2
-"""Share of the time before the attacker begins. The rest is compared with it."""
 UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
 """Ends of a request that are no failure."""
 SHOWN = 20
@@ -83,8 +81,6 @@ class Soak:
         by_takeover = setting.restarts - setting.restarts // 2
         self._restarts = Restarts(fleet, self._admin, by_takeover, setting.restarts // 2)
         self._first_byte_s: list[float] = []
-        self._first_byte_attacked_s: list[float] = []
-        self._attack: Attack | None = None
         self._outcomes: Counter[str] = Counter()
         self._judging: set[asyncio.Task[None]] = set()
         self.verdict = Verdict(setting.fleet.seed, setting.duration_s, setting.requests_per_s or 0.0)
@@ -103,8 +99,7 @@ class Soak:
             await self._choose_rate(traffic)
             before = await self._rest(None)
             self._first_byte_s.clear()  # those of the calibration do not count
-            with contextlib.ExitStack() as stack:
-                await self._break_and_watch(traffic, stack)
+            await self._break_and_watch(traffic)
         cut_off = await traffic.stop(END_LIMIT_S)
         if cut_off:
             verdict.failures.append(f"{cut_off} clients had not ended {END_LIMIT_S:.0f} s after the last began")
@@ -147,17 +142,15 @@ class Soak:
             f"{verdict.requests_per_s:.1f}/s for {minutes:g} min, seed {verdict.seed}"
         )
 
-    @contextlib.contextmanager
-    def _attacked(self) -> Iterator[None]:
-        """Run a hostile client for the length of a ``with``."""
-        self._attack = Attack(self._fleet.url.removeprefix("http://"), self._setting.fleet.seed)
-        with self._attack as attack:
-            yield
-        verdict = self.verdict
-        verdict.attacks, verdict.attacker_requests = dict(attack.counts), dict(attack.requests)
-        verdict.failures += attack.troubles
+    async def _break_and_watch(self, traffic: Traffic) -> None:
+        verdict, attack = self.verdict, Attack(self._fleet.url.removeprefix("http://"), self._setting.fleet.seed)
+        with attack if self._setting.fleet.attacked else contextlib.nullcontext():
+            await self._watch(traffic)
+        if self._setting.fleet.attacked:
+            verdict.attacks, verdict.attacker_requests = dict(attack.counts), dict(attack.requests)
+            verdict.failures += attack.troubles
 
-    async def _break_and_watch(self, traffic: Traffic, stack: contextlib.ExitStack) -> None:
+    async def _watch(self, traffic: Traffic) -> None:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(traffic.run(self.verdict.requests_per_s))]
         if self._setting.fault_every_s is not None:
@@ -165,16 +158,8 @@ class Soak:
         began_s = shown_s = loop.time()
         while (now_s := loop.time()) < began_s + self._setting.duration_s and self._fleet.gateway.alive:
             self._gauges.sample(now_s)
-            if (
-                self._setting.fleet.attacked
-                and self._attack is None
-                and now_s >= began_s + self._setting.duration_s * QUIET
-            ):
-                stack.enter_context(self._attacked())
             if now_s - shown_s >= PROGRESS_S:
                 shown_s = now_s
-                with contextlib.suppress(httpx.HTTPError):  # a gateway that has died is reported below
-                    self._gauges.blocks.append((await self._admin.metrics())["warmroute_allocated_blocks"])
                 self._show(now_s - began_s, len(traffic.running))
             await asyncio.sleep(SAMPLE_S)
         self._gauges.sample(loop.time())
@@ -207,8 +192,7 @@ class Soak:
         self.verdict.outcomes[name] = self.verdict.outcomes.get(name, 0) + 1
         self._outcomes[seen.kind] += 1
         if seen.first_s is not None and seen.kind is Kind.COMPLETE:
-            waits_s = self._first_byte_s if self._attack is None else self._first_byte_attacked_s
-            waits_s.append(seen.first_s - seen.began_s)
+            self._first_byte_s.append(seen.first_s - seen.began_s)
         if seen.kind not in UNHARMED:
             task = asyncio.get_running_loop().create_task(self._judge(seen, manner))
             self._judging.add(task)
@@ -252,9 +236,7 @@ class Soak:
         verdict.requests = self._outcomes.total()
         verdict.failed_requests = sum(self._outcomes[kind] for kind in self._outcomes if kind not in UNHARMED)
         verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
-        verdict.first_byte_attacked_ms = first_byte_ms(self._first_byte_attacked_s)
         verdict.faults = self._faults()
-        verdict.lost_batches = sum(self._fleet.relays.dropped)
         verdict.failures += self._breaker.troubles
         if verdict.unexplained:
             verdict.failures.append(f"{len(verdict.unexplained)} errors that no fault explains")
@@ -271,8 +253,6 @@ class Soak:
             verdict.memory_limit_mb = self._fleet.group.limit_bytes / _MB
         first, middle, last = (each.rss_bytes / _MB for each in (samples[0], samples[len(samples) // 2], samples[-1]))
         verdict.rss_mb = (first, middle, last)
-        if blocks := self._gauges.blocks:
-            verdict.allocated_blocks = (int(blocks[0]), int(blocks[len(blocks) // 2]), int(blocks[-1]))
         verdict.rss_growth_mb = growth_bytes(samples) / _MB
         verdict.rss_growth_bound_mb = ATTACKED_GROWTH_MB if self._setting.fleet.attacked else GROWTH_MB
         verdict.descriptors, verdict.tasks = (before.descriptors, after.descriptors), (before.tasks, after.tasks)
