@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
+T = TypeVar("T", int, float)
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+def checked(kind: Callable[[str], T], fits: Callable[[T], bool], what: str) -> Callable[[str], T]:
+    """Return the type of a flag: a number of this kind that fits. `what` describes it in the error."""
 
-
-def whole(text: str) -> int:
-    """0, or a whole number above."""
-    if text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or above")
-
-
-def above_zero(text: str) -> float:
-    """A finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if 0.0 < value < float("inf"):
+    def parse(text: str) -> T:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
         return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+    return parse
+
+
+positive = checked(int, lambda value: value > 0, "a whole number above 0")
+whole = checked(int, lambda value: value >= 0, "a whole number, 0 or above")
+above_zero = checked(float, lambda value: 0.0 < value < float("inf"), "a number above 0")
 
 
 def size_bytes(text: str) -> int:

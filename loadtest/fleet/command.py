@@ -7,9 +7,10 @@ from pathlib import Path
 
 from backends.engine.profile import profile_names
 from backends.vllm.handover.connectors import CONNECTORS
-from loadtest.arguments import above_zero
+from loadtest.arguments import above_zero, checked
 
 LAST_PORT = 65_535
+_COUNT = checked(int, lambda value: 0 < value <= 64, "a whole number from 1 to 64")
 
 _DESCRIPTION = """\
 Start N workers on this machine, which run until Ctrl-C. One that ends leaves the others running. --vllm N starts vLLM's
@@ -49,8 +50,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--vllm", type=_positive, metavar="N", help="number of clock workers")
-    kind.add_argument("--simulated", type=_positive, metavar="N", help="number of embedded workers")
+    kind.add_argument("--vllm", type=_COUNT, metavar="N", help="number of clock workers")
+    kind.add_argument("--simulated", type=_COUNT, metavar="N", help="number of embedded workers")
     parser.add_argument(
         "--model-dir",
         type=Path,
@@ -59,7 +60,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--base-port",
-        type=_port,
+        type=checked(int, lambda port: 0 < port <= LAST_PORT, f"a port from 1 to {LAST_PORT}"),
         metavar="PORT",
         help="port of the first worker; each further one takes the next port (default: chosen by the system)",
     )
@@ -77,13 +78,17 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 def _add_clock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-scale",
-        type=_not_negative,
+        type=checked(float, lambda value: 0 <= value < float("inf"), "a number of at least 0"),
         default=1.0,
         metavar="S",
         help="factor on every modelled wait; 0: do not wait (default: %(default)s)",
     )
     parser.add_argument(
-        "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default 0.05)"
+        "--jitter",
+        type=checked(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1"),
+        default=0.05,
+        metavar="SHARE",
+        help="spread of step times (default 0.05)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of words and jitter; each worker adds its number")
 
@@ -111,42 +116,11 @@ def run(args: argparse.Namespace) -> int:
     return start(args)
 
 
-def _positive(text: str) -> int:
-    if text.isdecimal() and 0 < int(text) <= 64:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
-
-
 def _roles(text: str) -> dict[str, int]:
     roles: dict[str, int] = {}
     for part in text.split(","):
         role, _, number = part.partition("=")
         if role not in ("prefill", "decode") or role in roles:
             raise argparse.ArgumentTypeError(f"{part!r} is not a role; write prefill=N, decode=N or both")
-        roles[role] = _positive(number)
+        roles[role] = _COUNT(number)
     return roles
-
-
-def _port(text: str) -> int:
-    if text.isdecimal() and 0 < int(text) <= LAST_PORT:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {LAST_PORT}")
-
-
-def _number(text: str, wanted: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number {wanted}") from None
-
-
-def _not_negative(text: str) -> float:
-    if 0 <= (value := _number(text, "of at least 0")) < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-
-
-def _share(text: str) -> float:
-    if 0 <= (value := _number(text, "from 0 to 1")) < 1:
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a share of at least 0 and below 1")
