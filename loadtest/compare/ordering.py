@@ -28,14 +28,6 @@ class Pair:
     live: int
     modelled: int
 
-    @property
-    def inverted(self) -> bool:
-        return self.live * self.modelled < 0
-
-    @property
-    def same(self) -> bool:
-        return self.live * self.modelled > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
@@ -48,16 +40,12 @@ class Ordering:
 
     @property
     def same(self) -> int:
-        return sum(pair.same for pair in self.pairs)
+        """Number of pairs that both sides order alike."""
+        return sum(pair.live * pair.modelled > 0 for pair in self.pairs)
 
     @property
     def inverted(self) -> list[Pair]:
-        return [pair for pair in self.pairs if pair.inverted]
-
-    @property
-    def level_on_one_side(self) -> int:
-        """Pairs that are level on one side only."""
-        return sum((pair.live == 0) != (pair.modelled == 0) for pair in self.pairs)
+        return [pair for pair in self.pairs if pair.live * pair.modelled < 0]
 
 
 def ordering(measure: str, live: Values, modelled: Values, *, higher_is_better: bool) -> Ordering:

@@ -75,14 +75,10 @@ def _text(found: Interval, form: str) -> str:
 
 
 def _orders(found: Sequence[Ordering]) -> Sheet:
-    rows = tuple(
-        (one.measure, one.live, one.modelled, str(one.same), str(one.level_on_one_side), str(len(one.inverted)))
-        for one in found
-    )
     return Sheet(
         "orders, best first",
-        ("measure", "live", "model", "pairs in the same order", "level on one side", "contradicted"),
-        rows,
+        ("measure", "live", "model"),
+        tuple((one.measure, one.live, one.modelled) for one in found),
         "`>`: the 95 % interval of two neighbours' relative difference, paired by seed, leaves out 0; `~`: it does not",
     )
 
@@ -123,13 +119,11 @@ def _load(findings: Findings) -> str:
 def verdict(findings: Findings) -> str:
     """Return the result of the comparison of both sides in one line."""
     found = findings.orderings()
-    pairs = sum(len(one.pairs) for one in found)
+    pairs, same = sum(len(one.pairs) for one in found), sum(one.same for one in found)
     inverted = [f"{pair.first}/{pair.second} in {one.measure}" for one in found for pair in one.inverted]
-    same, half = sum(one.same for one in found), sum(one.level_on_one_side for one in found)
     return (
-        f"Of {pairs} pairs of rules, over all measures, {same} are in the same order on both sides, {half} are level on"
-        f" one side only, {pairs - same - half - len(inverted)} on both, and {len(inverted)} are contradicted"
-        + (f": {', '.join(inverted)}." if inverted else ".")
+        f"Of {pairs} pairs of rules, over all measures, {same} are in the same order on both sides, and "
+        f"{len(inverted)} are contradicted" + (f": {', '.join(inverted)}." if inverted else ".")
     )
 
 

@@ -46,15 +46,14 @@ def test_the_page_has_both_sides_and_their_orders(findings):
     )
     assert "| lpwl, live | 0.667 ±0.000 |" in "\n".join(lines)
     assert "imbalance: live | imbalance: model |" in next(line for line in lines if "hit / prompt tokens: live" in line)
-    assert "| TTFT mean, ms | lpwl > round_robin | lpwl > round_robin | 1 | 0 | 0 |" in lines
-    assert "| TTFT p99, ms | lpwl ~ round_robin | lpwl ~ round_robin | 0 | 0 | 0 |" in lines
+    assert "| TTFT mean, ms | lpwl > round_robin | lpwl > round_robin |" in lines
+    assert "| TTFT p99, ms | lpwl ~ round_robin | lpwl ~ round_robin |" in lines
     assert "| of it by this run | 0.10 (up to 0.10) | 0.10 (up to 0.10) |" in lines
 
 
 def test_agreement_is_counted(findings):
     assert verdict(findings(SLOWER)) == (
-        "Of 6 pairs of rules, over all measures, 2 are in the same order on both sides, 0 are level on one side only, 4"
-        " on both, and 0 are contradicted."
+        "Of 6 pairs of rules, over all measures, 2 are in the same order on both sides, and 0 are contradicted."
     )
 
 
