@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from backends.worker import LoadReport
 from policies.spec import PolicySpec
@@ -39,10 +40,11 @@ PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Prefixes", "Diagnosis")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: install the package chromium"),
     pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="module"),  # as the browser, which starts once
 ]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser():
     async with playwright.async_playwright() as started:
         browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -50,7 +52,7 @@ async def browser():
         await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def port(system):
     """Return a function that serves the system's admin port, with tokens or without."""
     servers = []
@@ -67,7 +69,7 @@ async def port(system):
         await server.aclose()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def opened(browser, port):
     """Return a function that opens the console; the page must raise no error and break no rule of its policy."""
     wrong, contexts = [], []
