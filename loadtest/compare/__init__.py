@@ -1,6 +1,6 @@
 """``python -m loadtest compare``: routers and rules in front of the same workers, with one plan over HTTP.
 
-`workers` starts the fleet and empties its caches, `launch` starts one router of `contenders`, and `player` sends the
+`workers` starts the fleet and empties its caches, `contenders` starts a router, and `player` sends the
 plan of `loadtest.workload`. `wording` turns its pieces into words. `usage` reads the machine's counters. `modelled`
 plays the same plan in virtual time for Warmroute's rules, and `ordering` compares both sides' orders. `run` is the
 whole command, `settings` and `cases` its flags, `findings` and `report` its tables.

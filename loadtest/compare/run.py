@@ -20,7 +20,7 @@ from loadtest.compare.modelled import asked, play, saturates
 from loadtest.compare.settings import Unplayable, cells, first_cell, settled
 from loadtest.compare.trial import Stage, Trial, run_trial
 from loadtest.compare.wording import NoWords, Wording
-from loadtest.compare.workers import running_workers, served_model
+from loadtest.compare.workers import served_model, start_fleet
 from loadtest.fleet.process import INTERRUPTED, StartError, exit_code
 from loadtest.fleet.vllm import find_vllm
 from loadtest.lab.cell import Cell
@@ -118,7 +118,7 @@ class _Compare:
     def _stage(self, stack: ExitStack) -> Stage:
         with self._bar() as bar:
             task = bar.add_task(f"starting {self._args.backend} workers", total=self._args.workers)
-            workers = stack.enter_context(running_workers(self._args, self._logs, lambda number: bar.advance(task)))
+            workers = start_fleet(stack, self._args, self._logs, lambda number: bar.advance(task))
         model, model_dir = served_model(workers[0])
         return Stage(workers, model, Wording(model_dir), self._environment, self._logs)
 

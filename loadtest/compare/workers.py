@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,21 +28,19 @@ from loadtest.fleet.vllm import VllmWorker, find_vllm, start_vllm
 RESET_LIMIT_S = 20.0
 
 
-@contextmanager
-def running_workers(
-    args: argparse.Namespace, logs: Path, progress: Callable[[int], None]
-) -> Iterator[tuple[Worker, ...]]:
-    """Start the command's fleet and stop it on leaving. `progress` gets the number of each worker that is healthy.
+def start_fleet(
+    stack: ExitStack, args: argparse.Namespace, logs: Path, progress: Callable[[int], None]
+) -> tuple[Worker, ...]:
+    """Start the command's workers, all at once. `progress` gets the number of each worker that is healthy.
 
     Raises:
         StartError: a worker did not start.
     """
-    with ExitStack() as stack:
-        if args.backend == "vllm":
-            found = start_vllm(stack, _vllm_workers(args), progress, logs)
-        else:
-            found = start_workers(stack, _embedded_flags(args), progress, logs)
-        yield tuple(_with_events(url, process.pid) for url, process in found)
+    if args.backend == "vllm":
+        found = start_vllm(stack, _vllm_workers(args), progress, logs)
+    else:
+        found = start_workers(stack, _embedded_flags(args), progress, logs)
+    return tuple(_with_events(url, process.pid) for url, process in found)
 
 
 def _vllm_workers(args: argparse.Namespace) -> list[VllmWorker]:

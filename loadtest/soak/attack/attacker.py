@@ -2,12 +2,13 @@
 
     python -m loadtest.soak.attack.attacker --address 127.0.0.1:8000 --model attacked
 
-It prints ``attack NAME COUNTS`` at the end of each attack: the number of requests by status.
+At the end of each attack it prints ``[NAME, COUNTS]``: the number of requests by status.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import struct
@@ -170,6 +171,8 @@ class Attack:
         """Attacks by name; filled at the end."""
         self.requests: Counter[str] = Counter()
         """The attacker's requests by how they ended; filled at the end."""
+        self.troubles: list[str] = []
+        """Reasons why the attack proves nothing."""
 
     def __enter__(self) -> Self:
         self._process = started(self._stack, self._command, "attacker")
@@ -181,24 +184,15 @@ class Attack:
         self._stack.close()
         for line in self._process.rest():
             self._read(line)
-        if not alive:
-            self.counts["ended early"] += 1
+        if not alive or not self.counts:
+            self.troubles.append(f"the attacker ended early:\n{self._process.tail()}")
 
     def _read(self, line: str) -> None:
-        """Count one line of the attacker's output: ``attack NAME STATUS=COUNT ...``."""
-        word, _, rest = line.strip().partition(" ")
-        if word == "attack":
-            name, *counts = rest.split()
+        """Count one line of the attacker's output. Other lines are those of an error."""
+        with suppress(ValueError):
+            name, requests = json.loads(line)
             self.counts[name] += 1
-            for count in counts:
-                status, _, number = count.partition("=")
-                self.requests[status] += int(number)
-
-    @property
-    def troubles(self) -> list[str]:
-        """Return the reasons why the attack proves nothing; empty if it ran."""
-        ended = self.counts["ended early"]
-        return [f"the attacker ended early:\n{self._process.tail()}"] if ended or not self.counts else []
+            self.requests.update(requests)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -214,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name, counts = attacker.next()
         except OSError as error:  # the gateway's other clients judge refused connections
             name, counts = "refused", {type(error).__name__: 1}
-        print("attack", name, " ".join(f"{key}={count}" for key, count in counts.items()), flush=True)
+        print(json.dumps([name, counts]), flush=True)
         time.sleep(PAUSE_S)
 
 

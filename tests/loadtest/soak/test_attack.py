@@ -34,7 +34,7 @@ def test_equal_seeds_draw_equal_attacks(monkeypatch):
 
 def test_the_attackers_output_is_counted():
     attack = Attack("127.0.0.1:1", 0)
-    for line in ("attack body 400=3 503=1\n", "attack body 400=2\n", "attack idle held=200\n", "something else\n"):
+    for line in ('["body", {"400": 3, "503": 1}]\n', '["body", {"400": 2}]\n', '["idle", {"held": 200}]\n', "else\n"):
         attack._read(line)
     assert attack.counts == Counter({"body": 2, "idle": 1})
     assert attack.requests == Counter({"400": 5, "503": 1, "held": 200})
