@@ -36,13 +36,14 @@ def applied(found, method, text):
 
 
 def slowest(found, method, inputs=(), longest=TEXT_BYTES):
-    """Return the growth of time for the worst hostile input."""
-
-    def grows(make, largest, step):
-        return growth(lambda size: applied(found, method, make(size)), largest, step)
-
-    made = [grows(make, SCREEN_BYTES, CAREFUL) for make in hostile_inputs(found)]
-    return max(made + [grows(make, longest, 2.0) for make in inputs])
+    """Return the growth of time for the worst hostile input, or for the first that is too slow."""
+    worst = 0.0
+    rows = [(make, SCREEN_BYTES, CAREFUL) for make in hostile_inputs(found)] + [(make, longest, 2.0) for make in inputs]
+    for make, largest, step in rows:
+        worst = max(worst, growth(lambda size, make=make: applied(found, method, make(size)), largest, step))
+        if worst >= WORST_RATIO:
+            break
+    return worst
 
 
 def test_every_regular_expression_has_a_row():
@@ -108,4 +109,4 @@ def test_a_quadratic_scanner_is_detected():
 
         return run
 
-    assert growth(build, 1 << 17) >= WORST_RATIO
+    assert growth(build, 1 << 16) >= WORST_RATIO
