@@ -1,11 +1,10 @@
 import os
 import signal
-import threading
-from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from tests.end_to_end.conftest import Clients
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.slow
@@ -17,28 +16,6 @@ def hang_up():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-@contextmanager
-def load(url, model, key="unused"):
-    """Keep asking, and give the answers that failed."""
-    failed, done = [], threading.Event()
-    body = {"model": model, "prompt": "a b c", "max_tokens": 3}
-
-    def ask():
-        with httpx.Client(timeout=20, headers={"authorization": f"Bearer {key}"}) as client:
-            while not done.wait(0.01):
-                answer = client.post(f"{url}/v1/completions", json=body)
-                if answer.status_code != 200:
-                    failed.append(answer.text)
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    yield failed
-    done.set()
-    for thread in threads:
-        thread.join()
 
 
 def shadow_and_split(admin):
@@ -70,7 +47,7 @@ def test_an_operators_day(site, tmp_path):
         return site.first("--config", str(file), "--state-dir", str(tmp_path / "state"), *flags)
 
     gateway = begin()
-    with httpx.Client(base_url=site.admin) as admin, load(site.public, "warmroute-simulated") as failed:
+    with httpx.Client(base_url=site.admin) as admin, Clients(site, 2) as clients:
         policy = admin.get("/admin/v1/policy")
         tried = admin.put("/admin/v1/policy?dry_run=true", json={"rule": "random"})
         assert [one["path"] for one in tried.json()["differences"]] == ["policy.rule"]
@@ -93,7 +70,7 @@ def test_an_operators_day(site, tmp_path):
         before = admin.get("/admin/v1/desired-state").json()
         assert before["settings"]["policy"]["rule"] == "round_robin"
         assert list(before["settings"]["workers"]) == [site.worker, "127.0.0.1:1"]
-    assert failed == []
+    assert clients.failures == []
 
     os.kill(gateway.pid, signal.SIGTERM)
     assert gateway.wait(20) == 0
@@ -111,8 +88,7 @@ def test_a_handover_passes_the_state_on_and_a_lost_successor_gives_it_back(site,
     with httpx.Client() as admin:
         admin.post(f"{site.admin}/admin/v1/workers", json={"url": "http://127.0.0.1:1", "labels": {"rack": "7"}})
         admin.put(f"{site.admin}/admin/v1/policy", json={"rule": "random"})
-    new = site.gateway(*flags)
-    new.wait_for("admin port")
+    new = site.serving(*flags)
     with httpx.Client() as admin:
         state = admin.get(f"{site.admin}/admin/v1/desired-state").json()
         assert (state["version"], state["settings"]["policy"]["rule"]) == (3, "random")

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, warmroute
+from tests.end_to_end.conftest import ANY_PORT, Gateway
 from tests.support.redis import needs_redis
 from tests.support.redis_server import redis_server
 from tests.support.waiting import block_until
@@ -18,28 +18,20 @@ START_S = 60.0
 LIMITS = {"default": {"requests_per_minute": 6, "burst_requests": 60}}
 
 
-class Gateway:
+class Replica(Gateway):
     def __init__(self, process):
-        self.process = process
-        self.url = process.wait_for(r"public port.*url=(\S+)")[1]
-        self.admin = process.wait_for(r"admin port.*url=(\S+)")[1]
+        super().__init__(process)
         block_until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200, START_S)
 
     def replicas(self):
-        listed = httpx.get(f"{self.admin}/admin/v1/replicas").json()["replicas"]
-        return [each for each in listed if each["silent_s"] is not None]
+        return [each for each in self.read("replicas")["replicas"] if each["silent_s"] is not None]
 
     def account(self):
-        (account,) = httpx.get(f"{self.admin}/admin/v1/limits").json()["accounts"]
+        (account,) = self.read("limits")["accounts"]
         return account
 
     def left(self):
         return self.account()["requests"]["remaining"]
-
-    def stored(self):
-        lines = httpx.get(f"{self.admin}/metrics").text.splitlines()
-        named = [line for line in lines if line.startswith('warmroute_replica_placements_total{outcome="stored"}')]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in named)
 
     def passed(self, count):
         body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": 1}
@@ -50,77 +42,72 @@ class Gateway:
 
 
 @pytest.fixture
-def start():
-    started = []
-
-    def begin(*arguments):
-        started.append(Process(warmroute(*arguments), arguments[0]))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.stop()
-
-
-def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start):
-    port = free_ports(1)
-    start("worker", "--port", str(port), "--default-max-tokens", "1").wait_for("worker http")
+def start(processes):
+    """Return a function that starts replicas with one Redis and the given workers, until they hear each other."""
     with redis_server() as server:
 
-        def gateway(processes):
-            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
-            flags = ("--set", f"redis.url={server.url}", "--set", f"limits.tenants={json.dumps(LIMITS)}")
-            return Gateway(start("serve", *places, "--worker", f"http://127.0.0.1:{port}", *flags))
+        def gateway(count, workers, *flags):
+            urls = [flag for port in workers for flag in ("--worker", f"http://127.0.0.1:{port}")]
+            shared = ("--processes", str(count), "--set", f"redis.url={server.url}")
+            return Replica(processes("serve", *ANY_PORT, *shared, *urls, *flags))
 
-        one, two = gateway(1), gateway(2)
-        block_until(lambda: len(one.replicas()) == len(two.replicas()) == 2, START_S)
-        began_s = time.monotonic()
-
-        def gained():
-            """What a bucket has gained since then, with one more for the time between two looks."""
-            return (time.monotonic() - began_s) / 10 + 1
-
-        assert one.passed(40) == 40
-        block_until(lambda: two.left() <= 60 - 40 + gained(), START_S)
-        both = 40 + two.passed(60)
-        assert 60 <= both <= 60 + gained()
-        block_until(lambda: one.left() <= gained() and one.account()["running_requests"] == 0, START_S)
-
-        two.process.stop()
-        again = gateway(2)
-        block_until(lambda: again.left() < 40, START_S)
-        assert both + again.passed(40) <= 60 + gained()
+        yield gateway
 
 
-def test_a_stored_response_is_found_through_the_other_gateway(start):
-    ports = (free_ports(1), free_ports(1))
-    for port in ports:
-        start("worker", "--port", str(port), "--default-max-tokens", "1").wait_for("worker http")
-    workers = [flag for port in ports for flag in ("--worker", f"http://127.0.0.1:{port}")]
-    with redis_server() as server:
+@pytest.fixture
+def worker(processes):
+    def begin():
+        port = free_ports(1)
+        processes("worker", "--port", str(port), "--default-max-tokens", "1").wait_for("worker http")
+        return port
 
-        def gateway(processes):
-            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
-            flags = ("--set", f"redis.url={server.url}", "--policy", "round_robin")
-            return Gateway(start("serve", *places, *workers, *flags))
+    return begin
 
-        one, two = gateway(1), gateway(2)
-        block_until(lambda: len(one.replicas()) == len(two.replicas()) == 2, START_S)
 
-        def ask(gateway, **more):
-            """Return the answer and the worker that was asked. Embedded workers store nothing, and refuse to go on."""
-            body = {"model": "warmroute-simulated", "input": "x", "max_output_tokens": 1, **more}
-            answer = httpx.post(f"{gateway.url}/v1/responses", json=body, timeout=30).json()
-            (decision,) = httpx.get(f"{gateway.admin}/admin/v1/decisions?limit=1").json()["decisions"]
-            return answer, decision["worker"]
+def two_of(start, workers, *flags):
+    one, two = start(1, workers, *flags), start(2, workers, *flags)
+    block_until(lambda: len(one.replicas()) == len(two.replicas()) == 2, START_S)
+    return one, two
 
-        def known(gateway, response_id):
-            found = httpx.get(f"{gateway.url}/v1/responses/{response_id}")
-            return "no worker has response" not in found.text
 
-        for maker, other in ((one, two), (two, one)):
-            made = [(answer["id"], worker) for answer, worker in (ask(maker) for _ in range(4))]
-            assert len({worker for _, worker in made}) == 2
-            block_until(lambda made=made, other=other: all(known(other, each) for each, _ in made), START_S)
-            for response_id, worker in made:
-                assert ask(other, previous_response_id=response_id)[1] == worker
+def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start, worker):
+    workers, flags = [worker()], ("--set", f"limits.tenants={json.dumps(LIMITS)}")
+    one, two = two_of(start, workers, *flags)
+    began_s = time.monotonic()
+
+    def gained():
+        """What a bucket has gained since then, with one more for the time between two looks."""
+        return (time.monotonic() - began_s) / 10 + 1
+
+    assert one.passed(40) == 40
+    block_until(lambda: two.left() <= 60 - 40 + gained(), START_S)
+    both = 40 + two.passed(60)
+    assert 60 <= both <= 60 + gained()
+    block_until(lambda: one.left() <= gained() and one.account()["running_requests"] == 0, START_S)
+
+    two.process.stop()
+    again = start(2, workers, *flags)
+    block_until(lambda: again.left() < 40, START_S)
+    assert both + again.passed(40) <= 60 + gained()
+
+
+def test_a_stored_response_is_found_through_the_other_gateway(start, worker):
+    one, two = two_of(start, [worker(), worker()], "--policy", "round_robin")
+
+    def ask(gateway, **more):
+        """Return the answer and the worker that was asked. Embedded workers store nothing, and refuse to go on."""
+        body = {"model": "warmroute-simulated", "input": "x", "max_output_tokens": 1, **more}
+        answer = httpx.post(f"{gateway.url}/v1/responses", json=body, timeout=30).json()
+        (decision,) = gateway.read("decisions?limit=1")["decisions"]
+        return answer, decision["worker"]
+
+    def known(gateway, response_id):
+        found = httpx.get(f"{gateway.url}/v1/responses/{response_id}")
+        return "no worker has response" not in found.text
+
+    for maker, other in ((one, two), (two, one)):
+        made = [(answer["id"], worker) for answer, worker in (ask(maker) for _ in range(4))]
+        assert len({worker for _, worker in made}) == 2
+        block_until(lambda made=made, other=other: all(known(other, each) for each, _ in made), START_S)
+        for response_id, worker in made:
+            assert ask(other, previous_response_id=response_id)[1] == worker

@@ -46,20 +46,6 @@ class TlsFront:
         self._server.close()
 
 
-@pytest.fixture
-def processes():
-    started = []
-
-    def start(*arguments, **environment):
-        process = Process(warmroute(*arguments), f"warmroute {arguments[0]}", environment)
-        started.append(process)
-        return process
-
-    yield start
-    for process in reversed(started):
-        process.stop()
-
-
 async def eventually(question, limit_s=30):
     end_s = asyncio.get_running_loop().time() + limit_s
     while not (answer := await question()):

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.process import warmroute
+from tests.end_to_end.conftest import ANY_PORT, Gateway, samples
 from tests.support.redis import needs_redis
 from tests.support.redis_server import redis_server
 from tests.support.scripted_worker import ScriptedWorker
@@ -42,39 +43,17 @@ class Sidecar:
 
 
 @pytest.fixture
-def start():
-    started = []
-
-    def begin(*arguments):
-        started.append(Process(warmroute(*arguments), arguments[0]))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.stop()
-
-
-@pytest.fixture
-def sidecar(start):
+def sidecar(processes):
     """Start a sidecar beside `worker`, or with an embedded worker as its child."""
 
     def begin(*flags, worker=None, command=()):
         port = free_ports(1)
-        places = (
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--admin-port",
-            "0",
-            "--set",
-            "sidecar.drain_port=0",
-        )
+        places = (*ANY_PORT, "--set", "sidecar.drain_port=0")
         url = worker or f"http://127.0.0.1:{port}"
         if worker is None and not command:
             command = warmroute("worker", "--port", str(port))
         child = ("--", *command) if command else ()
-        return Sidecar(start("sidecar", *places, "--worker", url, *flags, *child), url)
+        return Sidecar(processes("sidecar", *places, "--worker", url, *flags, *child), url)
 
     return begin
 
@@ -96,13 +75,7 @@ class Call(threading.Thread):
 
 def while_running(sidecar, tokens=120):
     call = Call(lambda: sidecar.complete(tokens))
-    end_s = time.monotonic() + 10
-    while "num_requests_running{" not in (page := httpx.get(f"{sidecar.worker}/metrics").text) or not any(
-        line.startswith("vllm:num_requests_running{") and float(line.rsplit(" ", 1)[1]) > 0
-        for line in page.splitlines()
-    ):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    block_until(lambda: samples(sidecar.worker, "vllm:num_requests_running"), 10)
     return call
 
 
@@ -156,14 +129,14 @@ def test_drain_answers_504_when_requests_outlast_it(sidecar):
     assert running.answer().status_code == 200
 
 
-def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sidecar, start):
+def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sidecar, processes):
     port = free_ports(1)
-    worker = start("worker", "--port", str(port))
+    worker = processes("worker", "--port", str(port))
     one = sidecar("--set", "health.probe_interval_s=0.05", worker=f"http://127.0.0.1:{port}")
     one.until("ready")
     assert httpx.post(one.drain_url, timeout=30).status_code == 200
     worker.stop()
-    start("worker", "--port", str(port))
+    processes("worker", "--port", str(port))
     one.until("ready")
     assert one.complete().status_code == 200
 
@@ -196,13 +169,9 @@ def test_the_commands_output_passes_through(sidecar):
     block_until(lambda: "said by the worker" in one.process.tail())
 
 
-class Front:
-    def __init__(self, process):
-        self.url = process.wait_for(r"public port.*url=(\S+)")[1]
-        self.admin = process.wait_for(r"admin port.*url=(\S+)")[1]
-
+class Front(Gateway):
     def candidate(self):
-        workers = httpx.get(f"{self.admin}/admin/v1/workers").json()["workers"]
+        workers = self.read("workers")["workers"]
         return workers[0]["candidates"][0] if workers[0]["candidates"] else {"residency": "none"}
 
     def until(self, residency, limit_s=20.0):
@@ -221,17 +190,18 @@ class Front:
 
 
 @pytest.fixture
-def front(start):
+def front(processes):
     def begin(one):
-        places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker", one.url)
-        return Front(start("serve", *places, "--set", "headers.predicted_cached_tokens=true"))
+        return Front(
+            processes("serve", *ANY_PORT, "--worker", one.url, "--set", "headers.predicted_cached_tokens=true")
+        )
 
     return begin
 
 
-def test_a_worker_behind_its_sidecar_is_exact_also_for_a_gateway_that_starts_late(sidecar, front, start):
+def test_a_worker_behind_its_sidecar_is_exact_also_for_a_gateway_that_starts_late(sidecar, front, processes):
     port = free_ports(1)
-    start("worker", "--port", str(port))
+    processes("worker", "--port", str(port))
     one = sidecar(worker=f"http://127.0.0.1:{port}")
     one.until("ready")
     first = front(one)
@@ -267,15 +237,14 @@ def test_a_worker_is_in_redis_from_its_first_answer_until_its_drain(sidecar):
         assert drain.answer().status_code == 200 and running.answer().status_code == 200
 
 
-def test_a_worker_registers_at_gateways_and_leaves_them_when_it_drains(sidecar, start):
-    places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0")
-    gateways = [Front(start("serve", *places, "--set", f"admin_token={TOKEN}")) for _ in range(2)]
+def test_a_worker_registers_at_gateways_and_leaves_them_when_it_drains(sidecar, processes):
+    gateways = [Front(processes("serve", *ANY_PORT, "--set", f"admin_token={TOKEN}")) for _ in range(2)]
     named = ",".join(gateway.admin for gateway in gateways)
     one = sidecar("--set", f"sidecar.gateways={named}", "--set", f"sidecar.gateway_token={TOKEN}")
     token = {"Authorization": f"Bearer {TOKEN}"}
 
     def workers(gateway):
-        return httpx.get(f"{gateway.admin}/admin/v1/workers", headers=token).json()["workers"]
+        return gateway.read("workers", headers=token)["workers"]
 
     for gateway in gateways:
         block_until(lambda gateway=gateway: [worker["state"] for worker in workers(gateway)] == ["ready"], 20)
@@ -287,9 +256,15 @@ def test_a_worker_registers_at_gateways_and_leaves_them_when_it_drains(sidecar, 
         block_until(lambda gateway=gateway: not workers(gateway), 20)
 
 
-def test_a_registry_with_a_wrong_ca_file_is_an_error_at_the_start(start, tmp_path):
-    places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.gateways=https://gw:8001")
-    process = start("sidecar", *places, "--set", f"sidecar.gateway_ca_file={tmp_path / 'none.pem'}")
+def test_a_registry_with_a_wrong_ca_file_is_an_error_at_the_start(processes, tmp_path):
+    process = processes(
+        "sidecar",
+        *ANY_PORT,
+        "--set",
+        "sidecar.gateways=https://gw:8001",
+        "--set",
+        f"sidecar.gateway_ca_file={tmp_path / 'none.pem'}",
+    )
     assert process.wait(20) == 1
     assert "cannot register: " in process.tail() and "none.pem" in process.tail()
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from loadtest.fleet.process import Process, warmroute
-from tests.end_to_end.conftest import URL
+from tests.end_to_end.conftest import ANY_PORT, Gateway
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event
 from tests.support.late_worker import LateWorker
 from tests.support.waiting import eventually
@@ -22,15 +22,12 @@ WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAMED = {**WHOLE, "stream": True}
 
 
-class Gateway:
+class Watched(Gateway):
     def __init__(self, workers, settings):
-        places = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
         fleet = [flag for worker in workers for flag in ("--worker", f"http://{worker.id}")]
         settings = (*settings, "residency.self_test=false", "residency.kv_events=false")
         flags = [flag for setting in settings for flag in ("--set", setting)]
-        self.process = Process(warmroute("serve", *places, *fleet, *flags), "serve")
-        self.public = self.process.wait_for(rf"public port.*{URL}")[1]
-        self.admin = self.process.wait_for(rf"admin port.*{URL}")[1]
+        super().__init__(Process(warmroute("serve", *ANY_PORT, *fleet, *flags), "serve"))
         self.client = httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=None))
 
     async def workers(self):
@@ -41,7 +38,7 @@ class Gateway:
         return [worker["state"] for worker in (await self.workers()).values()]
 
     async def ask(self, body=WHOLE):
-        return await self.client.post(f"{self.public}/v1/chat/completions", json=body)
+        return await self.client.post(f"{self.url}/v1/chat/completions", json=body)
 
     async def until(self, state, worker, limit_s=15.0):
         end_s = time.monotonic() + limit_s
@@ -55,7 +52,7 @@ async def serving(*workers, settings=FAST):
     """Start `workers` and a gateway, and wait until all are ready."""
     for worker in workers:
         await worker.start()
-    gateway = await asyncio.to_thread(Gateway, workers, settings)
+    gateway = await asyncio.to_thread(Watched, workers, settings)
     try:
         for worker in workers:
             await gateway.until("ready", worker)

@@ -2,13 +2,14 @@ import contextlib
 import os
 import signal
 import socket
-import threading
 import time
 
 import httpx
 import pytest
 
 from loadtest.fleet.ports import free_ports
+from tests.end_to_end.conftest import Clients
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.slow
 
@@ -23,14 +24,9 @@ def keeping():
 
 def test_a_stream_outlives_its_gateway(site):
     old = site.first(*KEEPS)
-    body = {"model": "warmroute-simulated", "prompt": "a b c", "ignore_eos": True, "stream": True}
-    body["max_tokens"] = site.lasting_tokens()
-    with keeping() as kept, httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as stream:
+    with keeping() as kept, site.stream() as lines:
         assert site.complete(kept).headers.get("connection") is None
-        lines = stream.iter_lines()
-        assert next(lines).startswith("data: ")
-        new = site.gateway(*KEEPS)
-        new.wait_for("admin port")
+        site.serving(*KEEPS)
         assert old.alive
         answer = site.complete(kept)  # on the connection to the old gateway
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
@@ -49,7 +45,7 @@ def test_what_an_operator_drained_stays_drained(site):
     site.first("--worker", "http://127.0.0.1:9")
     drain = f"/admin/v1/workers/{site.worker}"
     assert httpx.post(f"{site.admin}{drain}/drain").status_code == 200
-    site.gateway("--worker", "http://127.0.0.1:9", "--set", "timeouts.takeover_ready_s=2").wait_for("admin port")
+    site.serving("--worker", "http://127.0.0.1:9", "--set", "timeouts.takeover_ready_s=2")
     assert httpx.get(f"{site.admin}{drain}").json()["state"] == "draining"
     assert httpx.post(f"{site.admin}{drain}/undrain?wait_s=10").json()["state"] == "ready"
 
@@ -59,7 +55,7 @@ def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(sit
     old = site.first(*no_wait)
     with keeping() as kept:
         assert site.complete(kept).status_code == 200
-        site.gateway(*no_wait).wait_for("admin port")
+        site.serving(*no_wait)
         drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
         assert drained.status_code == 200  # from now on the worker may be stopped
         assert old.alive
@@ -90,59 +86,38 @@ def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
 
 def test_a_gateway_replaces_itself_at_sigusr2(site):
     old = site.first()
-    failures, over = [], threading.Event()
-
-    def ask():
-        while not over.is_set():
-            try:
-                answer = site.complete(httpx)
-                assert answer.status_code == 200, answer.text
-            except Exception as error:  # any error is a failed request
-                failures.append(error)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
     handed = r"handed over drain_s=\S+ carried=\"(?P<said>[^\"]+)\""
     learns = r"learned_again=\"cache views, .*workers=(?P<workers>\d+)$"
     took = rf"took over pid=(?P<pid>\d+) carried=\"(?P<got>[^\"]+)\" {learns}"
     found = {}
-    try:
+    with Clients(site, 1) as clients:
         os.kill(old.pid, signal.SIGUSR2)
         while len(found) < 4:  # two processes write, so the lines come in any order
             line = old.wait_for(f"{handed}|{took}")
             found |= {name: text for name, text in line.groupdict().items() if text is not None}
         assert old.wait(20) == 0
-    finally:
-        over.set()
-        asking.join()
     assert found["said"] == "listening sockets, desired state with its revisions, drained workers"
     assert (int(found["pid"]), found["got"], found["workers"]) == (old.pid, found["said"], "1")
-    assert failures == []
+    assert clients.failures == []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.connect(site.path)
         successor = int.from_bytes(door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], "little")
     os.kill(successor, signal.SIGTERM)
-    end_s = time.monotonic() + 20
-    while os.path.exists(site.path):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    block_until(lambda: not os.path.exists(site.path), 20)
 
 
-def test_a_unix_socket_is_taken_over_with_its_file(site, tmp_path):
-    path = str(tmp_path / "public.sock")
-    old = site.gateway("--uds", path)
-    old.wait_for("admin port")
+def test_a_unix_socket_is_taken_over_with_its_file(site):
+    old = site.serving("--uds", site.uds)
     elsewhere = site.gateway()
     assert elsewhere.wait(20) == 1
-    assert f"public port at {path}" in elsewhere.tail()
-    new = site.gateway("--uds", path)
-    new.wait_for("admin port")
+    assert f"public port at {site.uds}" in elsewhere.tail()
+    new = site.serving("--uds", site.uds)
     assert old.wait(20) == 0
-    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+    with site.by_uds() as client:
         assert client.get("/readyz").status_code == 200
     new.terminate()
     assert new.wait(20) == 0
-    assert not os.path.exists(path)
+    assert not os.path.exists(site.uds)
 
 
 def emptied(manager):
@@ -181,9 +156,7 @@ def test_sigterm_turns_readiness_off_and_accepts_for_a_while(site):
     gateway = site.first("--set", "timeouts.drain_delay_s=1.5")
     began_s = time.monotonic()
     gateway.terminate()
-    end_s = began_s + 10
-    while httpx.get(f"{site.public}/readyz").status_code == 200:
-        assert time.monotonic() < end_s
+    block_until(lambda: httpx.get(f"{site.public}/readyz").status_code != 200, 10)
     assert httpx.get(f"{site.public}/readyz").json() == {"status": "draining"}
     assert httpx.get(f"{site.admin}/readyz").status_code == 503
     answer = site.complete(httpx)

@@ -3,77 +3,23 @@
 import asyncio
 import os
 import socket
-import threading
 import time
-from contextlib import contextmanager
 
 import httpx
 import pytest
 
 from router.process.takeover.client import TakeoverClient
 from router.process.takeover.messages import SuccessorReady, encode
+from tests.end_to_end.conftest import Clients
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.slow
 
 AGAIN = "has died; serving again"
 
 
-class Clients:
-    """Send requests without a pause, each on a new connection."""
-
-    def __init__(self, site, count=4):
-        self.site = site
-        self.failures = []
-        self.done = 0
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
-
-    def _ask(self):
-        while not self._over.is_set():
-            try:
-                answer = self.site.complete(httpx)
-                assert answer.status_code == 200, answer.text
-                self.done += 1
-            except Exception as error:  # any error is a failed request
-                self.failures.append(error)
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def until_more(self, count=20):
-        wanted, end_s = self.done + count, time.monotonic() + 20
-        while self.done < wanted:
-            assert time.monotonic() < end_s
-            time.sleep(0.02)
-
-
-@contextmanager
-def stream(site, starts=1):
-    """Yield the lines of a stream after its start. It outlasts so many starts of a gateway."""
-    body = {"model": "warmroute-simulated", "prompt": "a b", "ignore_eos": True, "stream": True}
-    body["max_tokens"] = site.lasting_tokens(starts)
-    with httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as answer:
-        lines = answer.iter_lines()
-        assert next(lines).startswith("data: ")
-        yield lines
-
-
 def whole(lines):
     return list(lines)[-2:] == ["data: [DONE]", ""]
-
-
-def until(condition, limit_s=20):
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def refused(site):
@@ -104,16 +50,15 @@ def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site,
             assert site.complete(kept).headers.get("connection") is None
     assert httpx.get(f"{site.admin}/readyz").status_code == 200
     with Clients(site) as clients:
-        site.gateway().wait_for("admin port")
+        site.serving()
         assert old.wait(20) == 0
     assert clients.failures == []
 
 
 def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
     old = site.first()
-    with stream(site, 2) as lines:
-        new = site.gateway()
-        new.wait_for("admin port")
+    with site.stream(2) as lines:
+        new = site.serving()
         with Clients(site, 2) as clients:
             clients.until_more(5)
             new.kill()
@@ -122,8 +67,7 @@ def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
         assert len(clients.failures) <= 2
         assert httpx.get(f"{site.admin}/admin/v1/workers/{site.worker}").json()["in_flight"] == 1
         assert whole(lines)
-    third = site.gateway()
-    third.wait_for("admin port")
+    site.serving()
     assert old.wait(20) == 0
     assert site.complete(httpx).status_code == 200
 
@@ -158,11 +102,10 @@ def check_drained(site):
 
 def test_a_successor_that_ends_in_order_does_not_bring_the_old_gateway_back(site):
     old = site.first()
-    with stream(site) as lines:
-        new = site.gateway()
-        new.wait_for("admin port")
+    with site.stream() as lines:
+        new = site.serving()
         new.terminate()
-        until(lambda: refused(site))
+        block_until(lambda: refused(site), 20)
         assert old.alive
         assert whole(lines)
     assert (old.wait(20), new.wait(20)) == (0, 0)
@@ -172,11 +115,9 @@ def test_a_successor_that_ends_in_order_does_not_bring_the_old_gateway_back(site
 
 def test_the_second_of_three_gateways_comes_back_not_the_first(site):
     first = site.first()
-    with stream(site) as lines:
-        second = site.gateway()
-        second.wait_for("admin port")
-        third = site.gateway()
-        third.wait_for("admin port")
+    with site.stream() as lines:
+        second = site.serving()
+        third = site.serving()
         third.kill()
         second.wait_for(AGAIN)
         assert site.complete(httpx).headers.get("connection") is None
@@ -188,53 +129,46 @@ def test_the_second_of_three_gateways_comes_back_not_the_first(site):
 
 def test_a_gateway_that_was_taken_over_lingers_and_ends_at_sigterm(site):
     old = site.first()
-    new = site.gateway()
-    new.wait_for("admin port")
+    new = site.serving()
     began_s = time.monotonic()
     assert old.wait(20) == 0
     lingered_s = time.monotonic() - began_s
     assert lingered_s > 2
-    newer = site.gateway()
-    newer.wait_for("admin port")
+    newer = site.serving()
     began_s = time.monotonic()
     new.terminate()
     assert new.wait(20) == 0
     assert time.monotonic() - began_s < lingered_s
     newer.kill()
-    until(lambda: refused(site))
+    block_until(lambda: refused(site), 20)
 
 
 def test_the_old_gateway_regains_a_unix_socket_and_the_service(site, tmp_path, monkeypatch):
-    path = str(tmp_path / "public.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        old = site.gateway("--uds", path)
-        old.wait_for("admin port")
-        new = site.gateway("--uds", path)
-        new.wait_for("admin port")
+        old = site.serving("--uds", site.uds)
+        new = site.serving("--uds", site.uds)
         new.kill()
         while not (message := manager.recv(4096)).startswith(b"MAINPID=%d\n" % old.pid):
             assert not message.startswith(b"STOPPING")
         assert b"READY=1" in message
-    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+    with site.by_uds() as client:
         assert client.get("/readyz").status_code == 200
     old.terminate()
     assert old.wait(20) == 0
-    assert not os.path.exists(path)
+    assert not os.path.exists(site.uds)
 
 
 def test_a_start_that_fails_after_it_took_over_gives_the_place_back(site, tmp_path):
-    path = str(tmp_path / "public.sock")
-    old = site.gateway("--uds", path)
-    old.wait_for("admin port")
-    new = site.gateway("--uds", path)
+    old = site.serving("--uds", site.uds)
+    new = site.gateway("--uds", site.uds)
     (tmp_path / f"takeover.sock.{new.pid % 1_000_000}").mkdir()  # where it would listen for the next process
     assert new.wait(20) == 1
     assert "took over" in new.tail()
     old.wait_for(AGAIN)
-    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+    with site.by_uds() as client:
         assert client.get("/readyz").status_code == 200
-    site.gateway("--uds", path).wait_for("admin port")
+    site.serving("--uds", site.uds)
     assert old.wait(20) == 0
