@@ -94,7 +94,6 @@ def _peer(text: str) -> Contender:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play both sides, then print and write the tables."""
     from loadtest.compare.run import run as start  # late import: other commands' help must not wait for it
 
     return start(args)

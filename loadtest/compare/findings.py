@@ -21,7 +21,6 @@ from loadtest.report.confidence import Interval, interval
 _NAMES = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms", "goodput_per_s", "hit_share")
 COMPARED = tuple(one for name in _NAMES for one in MEASURES if one.name == name)
 IMBALANCE = next(one for one in MEASURES if one.name == "imbalance")
-"""Shown beside the compared measures."""
 TTFTS = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms")
 
 
@@ -53,15 +52,12 @@ class Findings:
 
     @property
     def baseline(self) -> str:
-        """The contender to which ratios are taken."""
         return self.policies[-1] if self.policies else self.names[-1]
 
     def live(self, measure: Measure) -> Values:
-        """Return each contender's live values, one per seed."""
         return {name: [_value(measure, one.live[name].measures) for one in self.seeds] for name in self.names}
 
     def modelled(self, measure: Measure) -> Values:
-        """Return each rule's values in virtual time, one per seed."""
         return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
 
     def orderings(self) -> list[Ordering]:
@@ -86,7 +82,6 @@ class Findings:
         return interval([own / base for own, base in zip(*sides, strict=True)])
 
     def usage(self, name: str, field: str) -> list[float]:
-        """Return what a contender's runs used of the machine, one value per seed."""
         return [float(getattr(one.live[name].usage, field)) for one in self.seeds]
 
     def calls(self) -> float:

@@ -25,8 +25,6 @@ class Answered:
 
 
 class Player:
-    """Plays plans through the gateway at `base_url`."""
-
     def __init__(self, base_url: str, model: str, wording: Wording) -> None:
         self._base_url = base_url
         self._model = model

@@ -92,7 +92,6 @@ def _machine(findings: Findings) -> Sheet:
 
 
 def summary(findings: Findings) -> str:
-    """Return a sentence or two on the workload and the fleet."""
     setting = findings.cell.setting
     return (
         f"{findings.cell.trace}: {_fleet(findings)}, {_load(findings)}: {findings.calls():.0f} calls "

@@ -93,5 +93,4 @@ def longest_tokens(args: argparse.Namespace) -> int:
 
 
 def kv_tokens(args: argparse.Namespace) -> int:
-    """Return the size of each worker's cache."""
     return int(args.kv_tokens or load_profile(args.profile).kv_tokens)

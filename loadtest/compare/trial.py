@@ -44,8 +44,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Results of one run."""
-
     measures: Measures
     usage: Usage
     errors: tuple[str, ...]

@@ -41,7 +41,6 @@ class Reading:
         return cls(router_s, router_s + time.process_time() + sum(map(tree_cpu_s, worker_pids)), *machine_cpu_s())
 
     def since(self, then: Reading, calls: int, client_lag_p99_s: float) -> Usage:
-        """Return the usage of `calls` calls since `then`."""
         all_s = self.all_s - then.all_s or 1.0
         return Usage(
             busy_share=(self.busy_s - then.busy_s) / all_s,

@@ -49,7 +49,6 @@ class Wording:
         )
 
     def cut(self, answer: str, tokens: int) -> str:
-        """Return the first `tokens` words of an answer."""
         offsets = self._offsets(answer)
         return answer if len(offsets) <= tokens else answer[: offsets[tokens - 1][1]]
 

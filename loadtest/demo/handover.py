@@ -87,7 +87,6 @@ def _uploads(conversations: int) -> Shape:
 
 
 def _side(console: Console, setting: Setting, placement: str, flags: list[str]) -> tuple[Side, list[Seen]]:
-    """Play chats and uploads at once through a fresh fleet."""
     parts = [generate(shape, setting.seed) for shape in (setting.shape, _uploads(setting.shape.conversations))]
     roles, worker_flags = [], []
     if placement == BY_COST:

@@ -36,7 +36,6 @@ class Setting:
         return cls(args.workers, args.profile, args.time_scale, args.seed, shape)
 
     def title(self) -> str:
-        """Return the fleet and the workload in one line."""
         return (
             f"{self.workers} embedded workers modelling {self.profile}, step times x {self.time_scale:g}; "
             f"{self.shape.conversations} conversations of {self.shape.turns} turns"

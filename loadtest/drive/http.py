@@ -50,8 +50,6 @@ class Response:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which carries one request at a time."""
-
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -64,7 +62,6 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     async def send(self, data: bytes) -> Response:
-        """Write one request and wait for the response's head."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._response = Response(transport=self._transport)
@@ -124,7 +121,6 @@ class Client:
         self._idle: list[Connection] = []
 
     def request_bytes(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-        """Return a whole request, which can be sent any number of times."""
         lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}:{self._port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method == "POST":

@@ -26,8 +26,6 @@ _DONE = b"data: [DONE]"
 
 
 class Kind(StrEnum):
-    """How a request ended for its client."""
-
     COMPLETE = "complete"
     REFUSED = "refused"
     """An error with a status and a code before the first byte of an answer."""
@@ -122,8 +120,6 @@ class _Usage(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """An answer, one frame of it, or an error."""
-
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: _Fault | None = None

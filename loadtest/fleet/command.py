@@ -110,7 +110,6 @@ def _add_handover(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the workers and wait for Ctrl-C."""
     from loadtest.fleet.run import run as start  # late import: other commands' help must not wait for HTTP clients
 
     return start(args)

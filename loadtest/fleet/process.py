@@ -92,12 +92,10 @@ class Process:
         raise StartError(f"{self.name} was not ready within {limit_s:.0f} s:\n{self.tail()}")
 
     def rest(self) -> Iterator[str]:
-        """Return the unread lines, up to the end of the output."""
         while (line := self._fresh.get()) is not None:
             yield line
 
     def ended(self) -> StartError:
-        """Return the error that describes how the process ended."""
         return StartError(f"{self.name} ended with code {self._child.wait()}:\n{self.tail()}")
 
     def tail(self) -> str:
@@ -115,7 +113,6 @@ class Process:
             raise StartError(f"{self.name} still runs after {limit_s:.0f} s:\n{self.tail()}") from None
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting."""
         if self.alive:
             self._child.send_signal(signal.SIGTERM)
 
@@ -188,6 +185,5 @@ def exit_code(command: str, work: Callable[[], int], *errors: type[Exception], f
 
 
 def warmroute(*arguments: str) -> list[str]:
-    """Return the command line of ``warmroute`` with these arguments, run by the current Python."""
     # -P: a folder called router/ in the current directory must not replace Warmroute's own package.
     return [sys.executable, "-P", "-m", "warmroute", *arguments]

@@ -32,7 +32,6 @@ _PORT_LABELS = {Mooncake.name: BOOTSTRAP_PORT_LABEL, OffloadingPeer.name: PEER_L
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the fleet that `args` describes, wait for its end, and return the exit code."""
     console = Console()
 
     def work() -> int:

@@ -14,8 +14,6 @@ _READY_LIMIT_S = 60.0
 
 
 class Fault(StrEnum):
-    """One way to break or disturb a worker."""
-
     KILL = "kill"
     """SIGKILL, and later a new process on the same port."""
     PAUSE = "pause"
@@ -58,7 +56,6 @@ class FaultLog:
     windows: list[Window] = field(default_factory=list)
 
     def on(self, worker: str, begin_s: float, end_s: float, kinds: frozenset[Fault]) -> bool:
-        """Return whether one of `kinds` was active at `worker` between the two times."""
         return any(
             each.worker == worker and each.fault in kinds and each.overlaps(begin_s, end_s) for each in self.windows
         )
@@ -103,7 +100,6 @@ class Breaker:
         return done
 
     async def heal(self) -> None:
-        """Wait until all broken workers have recovered."""
         while self._broken:
             await asyncio.wait(list(self._broken.values()))
 

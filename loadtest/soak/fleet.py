@@ -240,8 +240,6 @@ def _laid_over(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 class Admin:
-    """Client of the gateway's admin port."""
-
     def __init__(self, url: str) -> None:
         # A new connection for each request: a kept one could lead to a gateway whose successor has taken over.
         self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0))

@@ -23,23 +23,17 @@ RESERVED = ("queued_requests", "queued_tokens", "running_requests", "kv_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Counts of the gateway at rest: open descriptors and asyncio tasks."""
-
     descriptors: int
     tasks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of the process."""
-
     at_s: float
     rss_bytes: int
 
 
 class Gauges:
-    """Measurements of one process."""
-
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self.samples: list[Sample] = []

@@ -61,7 +61,6 @@ class LossyRelays:
                     _pass_on(line)
 
     def close(self) -> None:
-        """Stop the relays; a second call does nothing."""
         if not self._stop.is_set():
             self._stop.set()
             self._thread.join()

@@ -157,7 +157,6 @@ ATTACKS: dict[str, Callable[[Attacker], Mapping[str, int]]] = {
         Attacker.aborts,
     )
 }
-"""Every attack by name."""
 
 
 class Attack:
@@ -168,7 +167,6 @@ class Attack:
         self._command = [*command, "--model", ATTACKED, "--seed", str(seed)]
         self._stack = ExitStack()
         self.counts: Counter[str] = Counter()
-        """Attacks by name; filled at the end."""
         self.requests: Counter[str] = Counter()
         """The attacker's requests by how they ended; filled at the end."""
         self.troubles: list[str] = []

@@ -27,7 +27,6 @@ class Sent:
 
 
 def head(body: Body, key: str | None, *, chunked: bool = False, close: bool = True) -> bytes:
-    """Return the request's head: host, content type, framing, and the API key if there is one."""
     lines = [f"POST {body.path} HTTP/1.1", "Host: attacker", f"Content-Type: {body.content_type}"]
     lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body.data)}")
     if key is not None:
