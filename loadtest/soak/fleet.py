@@ -244,11 +244,16 @@ class Admin:
         # A new connection for each request: a kept one could lead to a gateway whose successor has taken over.
         self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
 
-    async def get(self, path: str, **query: Any) -> httpx.Response:
-        return await self._client.get(path, params=query)
+    async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send one request, again while the gateway that gets it is just being taken over."""
+        for _ in range(_ASKS):
+            answer = await self._client.request(method, path, **options)
+            if answer.status_code == 200 or "handed_over" not in answer.text:
+                break
+        return answer
 
     async def workers(self) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = (await self._client.get("/admin/v1/workers")).json()["workers"]
+        listed: list[dict[str, Any]] = (await self.ask("GET", "/admin/v1/workers")).json()["workers"]
         return listed
 
     async def states(self) -> dict[str, str]:
@@ -256,7 +261,7 @@ class Admin:
 
     async def decisions(self, request_id: str) -> list[dict[str, Any]]:
         """Return the attempts at one request, as far as the gateway has kept them."""
-        kept = (await self._client.get("/admin/v1/decisions", params={"limit": 500})).json()["decisions"]
+        kept = (await self.ask("GET", "/admin/v1/decisions?limit=500")).json()["decisions"]
         return [each for each in kept if each["request_id"] == request_id]
 
     async def drain(self, worker_id: str, on: bool, wait_s: int = 0) -> None:
@@ -266,21 +271,12 @@ class Admin:
             httpx.HTTPStatusError: the gateway refused, or it took longer.
         """
         path = f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}"
-        for _ in range(_ASKS):
-            answer = await self._client.post(path, params={"wait_s": wait_s} if wait_s else {}, timeout=20 + wait_s)
-            if answer.status_code == 200 or "handed_over" not in answer.text:
-                break
-        answer.raise_for_status()
-
-    async def add(self, url: str) -> httpx.Response:
-        return await self._client.post("/admin/v1/workers", json={"url": url})
-
-    async def remove(self, worker_id: str) -> httpx.Response:
-        return await self._client.delete(f"/admin/v1/workers/{worker_id}")
+        params = {"wait_s": wait_s} if wait_s else {}
+        (await self.ask("POST", path, params=params, timeout=20 + wait_s)).raise_for_status()
 
     async def metrics(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for line in (await self._client.get("/metrics")).text.splitlines():
+        for line in (await self.ask("GET", "/metrics")).text.splitlines():
             if not line.startswith("#"):
                 name = line.partition("{")[0].partition(" ")[0]
                 sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])

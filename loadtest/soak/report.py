@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
+
+from loadtest.drive.seen import Kind
 
 
 @dataclass(slots=True)
@@ -23,10 +26,7 @@ class Verdict:
     duration_s: float
     requests_per_s: float
     highest_requests_per_s: float = 0.0
-    requests: int = 0
-    failed_requests: int = 0
-    """Requests that were neither answered completely nor left by their client."""
-    outcomes: dict[str, int] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
     faults: dict[str, int] = field(default_factory=dict)
     unexplained: list[str] = field(default_factory=list)
     first_byte_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -47,6 +47,15 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return not self.failures
+
+    @property
+    def requests(self) -> int:
+        return self.outcomes.total()
+
+    @property
+    def failed_requests(self) -> int:
+        """Requests that were neither answered completely nor left by their client."""
+        return self.requests - self.outcomes[Kind.COMPLETE] - self.outcomes[Kind.LEFT]
 
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
@@ -91,5 +100,7 @@ def _table(title: str, counts: Mapping[str, int]) -> Table:
 
 
 def write_json(path: Path, verdict: Verdict) -> None:
-    document = asdict(verdict) | {"passed": verdict.passed}
+    document = msgspec.to_builtins(verdict) | {
+        name: getattr(verdict, name) for name in ("passed", "requests", "failed_requests")
+    }
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

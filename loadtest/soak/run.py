@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,8 +43,6 @@ GROWTH_MB = 8.0
 """Allowed growth of the gateway's memory in the second half."""
 ATTACKED_GROWTH_MB = 100.0
 """The same with an attacker: an attack may leave memory in use for a minute."""
-UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
-"""Ends of a request that are no failure."""
 SHOWN = 20
 """Number of unexplained errors that are printed in full."""
 
@@ -81,7 +78,6 @@ class Soak:
         by_takeover = setting.restarts - setting.restarts // 2
         self._restarts = Restarts(fleet, self._admin, by_takeover, setting.restarts // 2)
         self._first_byte_s: list[float] = []
-        self._outcomes: Counter[str] = Counter()
         self._judging: set[asyncio.Task[None]] = set()
         self.verdict = Verdict(setting.fleet.seed, setting.duration_s, setting.requests_per_s or 0.0)
 
@@ -170,13 +166,13 @@ class Soak:
         await self._breaker.heal()
 
     def _show(self, elapsed_s: float, conversations: int) -> None:
-        counts = self._outcomes
-        errors = sum(counts[kind] for kind in counts if kind not in UNHARMED)
+        verdict, counts = self.verdict, self.verdict.outcomes
         self._say(
-            f"{elapsed_s:6.0f} s  {counts.total():7,} requests  {counts[Kind.COMPLETE]:7,} whole  "
-            f"{counts[Kind.LEFT]:5,} left  {errors:4,} errors, {len(self.verdict.unexplained)} unexplained  "
-            f"{sum(self._faults().values()):4} faults  {conversations:3} conversations  "
-            f"RSS {self._gauges.rss_bytes / _MB:4.0f} MB  {self._gauges.descriptors:4} files"
+            f"{elapsed_s:6.0f} s  {verdict.requests:7,} requests  {counts[Kind.COMPLETE]:7,} whole  "
+            f"{counts[Kind.LEFT]:5,} left  {verdict.failed_requests:4,} errors, "
+            f"{len(verdict.unexplained)} unexplained  {sum(self._faults().values()):4} faults  "
+            f"{conversations:3} conversations  RSS {self._gauges.rss_bytes / _MB:4.0f} MB  "
+            f"{self._gauges.descriptors:4} files"
         )
 
     def _say(self, line: str) -> None:
@@ -189,11 +185,10 @@ class Soak:
 
     def _saw(self, seen: Seen, manner: Manner) -> None:
         name = str(seen.kind) if not seen.code else f"{seen.kind}: {seen.code}"
-        self.verdict.outcomes[name] = self.verdict.outcomes.get(name, 0) + 1
-        self._outcomes[seen.kind] += 1
+        self.verdict.outcomes[name] += 1
         if seen.first_s is not None and seen.kind is Kind.COMPLETE:
             self._first_byte_s.append(seen.first_s - seen.began_s)
-        if seen.kind not in UNHARMED:
+        if seen.kind not in (Kind.COMPLETE, Kind.LEFT):
             task = asyncio.get_running_loop().create_task(self._judge(seen, manner))
             self._judging.add(task)
             task.add_done_callback(self._judging.discard)
@@ -233,15 +228,13 @@ class Soak:
 
     def _conclude(self, before: Rest | None, after: Rest) -> None:
         verdict = self.verdict
-        verdict.requests = self._outcomes.total()
-        verdict.failed_requests = sum(self._outcomes[kind] for kind in self._outcomes if kind not in UNHARMED)
         verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
         verdict.faults = self._faults()
         verdict.failures += self._breaker.troubles
         if verdict.unexplained:
             verdict.failures.append(f"{len(verdict.unexplained)} errors that no fault explains")
             del verdict.unexplained[SHOWN:]
-        if not verdict.outcomes.get(Kind.COMPLETE):
+        if not verdict.outcomes[Kind.COMPLETE]:
             verdict.failures.append("no request was answered")
         if before is not None:
             self._conclude_gauges(before, after)

@@ -314,12 +314,12 @@ def joins():
 
     @asynccontextmanager
     async def join(lab, worker):
-        (await lab.admin.add(f"http://{worker.id}")).raise_for_status()
+        (await lab.admin.ask("POST", "/admin/v1/workers", json={"url": f"http://{worker.id}"})).raise_for_status()
         try:
             await lab.eventually(lambda: _ready(lab, worker))
             yield worker
         finally:
-            await lab.admin.remove(worker.id)
+            await lab.admin.ask("DELETE", f"/admin/v1/workers/{worker.id}")
 
     return join
 

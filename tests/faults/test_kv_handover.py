@@ -143,14 +143,14 @@ class Site(Lab):
 
     async def decisions(self, limit):
         """Return those of the latest decisions that chose the decode worker of a pair, newest first."""
-        answer = await self.admin.get("/admin/v1/decisions", limit=limit, candidates="chosen")
+        answer = await self.admin.ask("GET", f"/admin/v1/decisions?limit={limit}&candidates=chosen")
         return [one for one in answer.json()["decisions"] if one["reason"].startswith("decode after")]
 
     async def planned(self):
         return len(await self.decisions(10_000))
 
     async def outcomes(self):
-        text = (await self.admin.get("/metrics")).text
+        text = (await self.admin.ask("GET", "/metrics")).text
         lines = [line for line in text.splitlines() if line.startswith("warmroute_handovers_total{")]
         return {line.split('outcome="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in lines}
 
