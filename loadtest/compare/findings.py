@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from loadtest.compare.modelled import UNMEASURED
 from loadtest.compare.ordering import Ordering, Values, ordering
 from loadtest.compare.trial import Trial
 from loadtest.lab.cell import Cell
@@ -97,4 +96,4 @@ class Findings:
 
 
 def _value(measure: Measure, measures: Measures) -> float:
-    return measure.of(Result("", "", {}, measures, UNMEASURED))
+    return measure.of(Result("", "", {}, measures))

@@ -7,14 +7,12 @@ from dataclasses import replace
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
 from loadtest.lab.aggregate import aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.measures import Measures
 from loadtest.lab.run_cell import Stage, profile_of
 from loadtest.lab.saturation import RULE, Saturation, saturation
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.lab.store import Result
 from loadtest.sim.sessions import sessions_of
-
-UNMEASURED = Measured(0.0, 0.0)
 
 
 def asked(cell: Cell) -> Drawn:
@@ -48,7 +46,7 @@ def saturates(first: Cell, time_scale: float) -> Saturation:
     """
 
     def run(cells: list[Cell]) -> list[Result]:
-        return [Result("", "", {}, play(cell, time_scale), UNMEASURED) for cell in cells]
+        return [Result("", "", {}, play(cell, time_scale)) for cell in cells]
 
     return saturation(first, RULE, run)
 

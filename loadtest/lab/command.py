@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 
-from loadtest.lab import flags
+from loadtest.lab.flags import register
 
-
-def register(parser: argparse.ArgumentParser) -> None:
-    flags.register(parser)
+__all__ = ["register", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the missing cells, write the files, print the tables."""
+    """Run the missing cells, write the files, print the tables; return the exit code."""
     from loadtest.lab.run import run as start  # imported here so that other commands' help need not wait
 
     return start(args)

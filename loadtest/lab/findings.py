@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from loadtest.lab.cell import Setting
-from loadtest.lab.comparison import Standing, standings
+from loadtest.lab.comparison import MARGIN, Standing, standings
 from loadtest.lab.saturation import Saturation
 from loadtest.lab.store import Result
+from loadtest.lab.study import Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ MEASURES = (
     Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
     Measure("handed_over_share", "handed over, share", lambda one: one.measures.all.handed_over_share, ".3f", None),
 )
-MEASURED = Measure("decision_p50_us", "decision p50, CPU us", lambda one: one.measured.decision_p50_us, ",.0f", None)
 RANKED_BY = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "goodput_per_s"))
 """The measures of a sensitivity run. Goodput is taken per second, not as a share of calls. If clients wait for answers
 before they ask again, a slow rule receives fewer calls, and may serve a larger share of them."""
@@ -48,50 +47,48 @@ class Doubt:
     """The results of the same cells with one parameter of the models changed."""
 
     variant: str
-    results: tuple[Result, ...]
+    results: Sequence[Result]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of every cell of one trace, ordered by seed, then load, then rule.
+    """Results of every cell of a study, in the order of its cells.
 
-    `round_robin` is None if it holds the service level at no rate, or was not `asked_round_robin`.
+    `round_robin` is None if it holds the service level at no rate, or the study did not ask.
     """
 
-    trace: str
-    setting: Setting
-    policies: Sequence[str]
-    loads: Sequence[float]
+    study: Study
     saturation: Saturation
     round_robin: Saturation | None
-    results: tuple[Result, ...]
-    doubts: tuple[Doubt, ...] = ()
-    asked_round_robin: bool = True
+    results: Sequence[Result]
+    doubts: Sequence[Doubt] = ()
 
     @property
-    def seeds(self) -> int:
-        return len(self.results) // (len(self.policies) * len(self.loads))
+    def policies(self) -> Sequence[str]:
+        return self.study.policies
+
+    @property
+    def loads(self) -> Sequence[float]:
+        return self.study.loads
 
     def measures(self) -> list[Measure]:
-        return [one for one in MEASURES if one.name != "handed_over_share" or self.setting.handover is not None]
+        handover = self.study.setting.handover is not None
+        return [one for one in MEASURES if handover or one.name != "handed_over_share"]
 
     def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:
         """Return one rule's results at one load, by seed."""
         among = self.results if results is None else results
         return [one for one in among if one.cell["policy"] == policy and one.cell["load"] == load]
 
-    def standings(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[Standing]:
-        values = {policy: [measure.of(one) for one in self.at(policy, load, results)] for policy in self.policies}
+    def standings(self, measure: Measure, load: float) -> list[Standing]:
+        values = {policy: [measure.of(one) for one in self.at(policy, load)] for policy in self.policies}
         return standings(values, higher_is_better=bool(measure.higher_is_better))
 
-    def mean(self, measure: Measure, policy: str, load: float, results: Sequence[Result] | None = None) -> float:
-        """Return a rule's mean over the seeds."""
-        return fmean(measure.of(one) for one in self.at(policy, load, results))
-
-    def ranking(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[str]:
+    def ranking(self, measure: Measure, load: float, results: Sequence[Result]) -> list[str]:
         """Return the rules, best mean first."""
         sign = -1.0 if measure.higher_is_better else 1.0
-        return sorted(self.policies, key=lambda policy: sign * self.mean(measure, policy, load, results))
+        means = {one: fmean(map(measure.of, self.at(one, load, results))) for one in self.policies}
+        return sorted(self.policies, key=lambda policy: sign * means[policy])
 
     def kinds(self) -> list[str]:
         """Return the kinds of calls; empty if there is only one."""
@@ -100,9 +97,30 @@ class Findings:
 
 
 def verdict(standing: Standing) -> str:
-    """Return the table's word for a rule's comparison with the best one."""
+    """Return the word for a rule's comparison with the best one; empty if the seeds do not decide."""
     if standing.best:
         return "best"
     if standing.not_inferior:
         return "not inferior"
     return "worse" if standing.worse else ""
+
+
+MARKS = {"best": " *", "not inferior": " =", "worse": " -", "": ""}
+READING = (
+    "mean over seeds, plus or minus half the width of its 95 % interval (Student's t); * best, = not inferior to it: a"
+    f" mean more than {MARGIN:.0%} worse is ruled out at 5 %, - worse at 5 % (both by paired t tests over the seeds,"
+    " Holm-corrected for the rules compared), no mark: undecided"
+)
+"""What figures and marks mean, on every page."""
+
+
+def figure(standing: Standing, form: str) -> str:
+    """Format a mean with its interval and its mark."""
+    half = "" if standing.half is None else f" ±{standing.half:{form}}"
+    return f"{standing.mean:{form}}{half}{MARKS[verdict(standing)]}"
+
+
+def swapped(usual: Sequence[str], order: Sequence[str]) -> int:
+    """Count the pairs whose order differs (Kendall's distance)."""
+    place = {policy: number for number, policy in enumerate(order)}
+    return sum(place[first] > place[second] for number, first in enumerate(usual) for second in usual[number + 1 :])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, positive, whole
@@ -17,13 +19,6 @@ from loadtest.sim.handover import HandoverSetting, handover_rule
 from policies.registry import PolicyError, policy_names
 from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL
 
-_HANDOVER = {
-    "rule": "handover",
-    "tokens_per_s": "transfer_tokens_per_s",
-    "latency_s": "transfer_latency_s",
-    "believed_tokens_per_s": "believed_tokens_per_s",
-}
-"""Flags by the field of `HandoverSetting` that they set."""
 _TRANSFER = HandoverSetting(())
 
 
@@ -34,33 +29,21 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|generator:NAME[:key=value,...]",
         help="the workload: a trace, whose schema is recognised from its rows, or a generator",
     )
-    parser.add_argument(
-        "--policy",
-        required=True,
-        type=policies,
-        metavar="NAME[:key=value...][,NAME...]",
-        help="rules to compare, with parameters and the wrappers hold and lanes, as in lpwl:hold=true:lanes=true; "
-        f"rules: {', '.join(policy_names())}",
-    )
     parser.add_argument("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
     parser.add_argument("--profile", required=True, choices=profile_names(), help="engine profile of each worker")
-    parser.add_argument(
-        "--load", required=True, type=loads, metavar="L[,L...]", help="fractions of the fleet's saturation"
-    )
-    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="number of seeds (default 10)")
-    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
     parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO")
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder for results, plots and report; an earlier run resumes",
+    add_shared(
+        parser,
+        {"--seeds": 10, "--window-s": 1200.0},
+        {
+            "--policy": "rules to compare, with parameters and the wrappers hold and lanes, as in"
+            f" lpwl:hold=true:lanes=true; rules: {', '.join(policy_names())}",
+            "--load": "fractions of the fleet's saturation",
+            "--out": "folder for results, plots and report; an earlier run resumes",
+            "--seeds": "number of seeds (default 10)",
+            "--window-s": "seconds of the trace per seed (default 1200)",
+        },
     )
-    parser.add_argument(
-        "--window-s", type=above_zero, default=1200.0, metavar="S", help="seconds of the trace per seed (default 1200)"
-    )
-    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument(
         "--sensitivity", action="store_true", help="also repeat every cell with each model parameter changed"
     )
@@ -73,6 +56,21 @@ def register(parser: argparse.ArgumentParser) -> None:
     _register_models(parser)
 
 
+def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], texts: Mapping[str, str]) -> None:
+    """Add the flags of a study and of a tournament, with the help in `texts`; one without a default is required."""
+    for name, kind, metavar in (
+        ("--policy", policies, "NAME[:key=value...][,NAME...]"),
+        ("--load", loads, "L[,L...]"),
+        ("--seeds", positive, "K"),
+        ("--window-s", above_zero, "S"),
+        ("--out", Path, "DIR"),
+    ):
+        given = {"default": defaults[name]} if name in defaults else {"required": True}
+        parser.add_argument(name, type=kind, metavar=metavar, help=texts[name], **given)
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
+
+
 def _register_handover(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("KV handover", "workers with roles; the last four need --roles")
     group.add_argument(
@@ -82,32 +80,8 @@ def _register_handover(parser: argparse.ArgumentParser) -> None:
         help="roles of the first workers, as in prefill=2,decode=2: prefill, decode, or mixed, which does both; the"
         " others have no KV connector",
     )
-    group.add_argument(
-        "--handover",
-        type=handover,
-        metavar="RULE",
-        help="the requests that two workers share: cost (the gateway's own rule, the default), always, never, or"
-        " above=N: those of which the decode worker lacks more than N tokens",
-    )
-    group.add_argument(
-        "--transfer-tokens-per-s",
-        type=above_zero,
-        metavar="N",
-        help="KV cache that one worker's network card sends and receives per second; transfers share it"
-        f" (default {_TRANSFER.tokens_per_s:g})",
-    )
-    group.add_argument(
-        "--transfer-latency-s",
-        type=seconds,
-        metavar="S",
-        help=f"time from the start of a transfer to its first byte (default {_TRANSFER.latency_s:g})",
-    )
-    group.add_argument(
-        "--believed-tokens-per-s",
-        type=above_zero,
-        metavar="N",
-        help="the speed that the gateway expects of a transfer (default: the true one of a card that no other uses)",
-    )
+    for name, (_, kind, metavar, text) in _HANDOVER.items():
+        group.add_argument(name, type=kind, metavar=metavar, help=text)
 
 
 def _register_models(parser: argparse.ArgumentParser) -> None:
@@ -118,18 +92,9 @@ def _register_models(parser: argparse.ArgumentParser) -> None:
         if isinstance(value, bool):
             group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
         else:
-            kind = _kind(one.name, one.metadata["metavar"])
-            group.add_argument(flag(one), type=kind, default=value, metavar=one.metadata["metavar"], help=text)
-
-
-def _kind(name: str, metavar: str) -> Callable[[str], float]:
-    if metavar == "SHARE":
-        return share
-    if metavar == "FRACTION":
-        return fraction
-    if metavar == "N":
-        return positive
-    return above_zero if name in ("scrape_s", "timeout_s") else seconds
+            metavar = one.metadata["metavar"]
+            kind = above_zero if one.name in ("scrape_s", "timeout_s") else _KINDS[metavar]
+            group.add_argument(flag(one), type=kind, default=value, metavar=metavar, help=text)
 
 
 def setting(args: argparse.Namespace) -> Setting:
@@ -143,9 +108,14 @@ def _handover(args: argparse.Namespace) -> HandoverSetting | None:
     """Return the roles and the flags that go with them; None without roles."""
     if args.roles is None:
         return None
-    given = {name: getattr(args, flag_) for name, flag_ in _HANDOVER.items() if getattr(args, flag_) is not None}
-    named = [role for role, count in args.roles.items() for _ in range(count)]
-    return HandoverSetting(tuple(named), **given)
+    given = {_HANDOVER[name][0]: value for name, value in _handover_flags(args).items()}
+    return HandoverSetting(tuple(role for role, count in args.roles.items() for _ in range(count)), **given)
+
+
+def _handover_flags(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags of handovers that are given, with their values."""
+    values = {name: getattr(args, name[2:].replace("-", "_")) for name in _HANDOVER}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def problem(args: argparse.Namespace) -> str | None:
@@ -161,9 +131,8 @@ def problem(args: argparse.Namespace) -> str | None:
             " are over, so no load would ever miss it; take a longer time or a stricter --slo"
         )
     if args.roles is None:
-        alone = [flag_ for flag_ in _HANDOVER.values() if getattr(args, flag_) is not None]
-        if alone:
-            return f"--{alone[0].replace('_', '-')} needs --roles, as in --roles prefill=2,decode=2"
+        for alone in _handover_flags(args):
+            return f"{alone} needs --roles, as in --roles prefill=2,decode=2"
     elif sum(args.roles.values()) > args.workers:
         return f"--roles names {sum(args.roles.values())} workers, and --workers is {args.workers}; name fewer"
     if args.sensitivity and len(args.policy) < 2:
@@ -228,32 +197,55 @@ def handover(text: str) -> str:
     return text
 
 
-def share(text: str) -> float:
-    """Parse a number of at least 0 and below 1."""
-    value = _number(text)
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to below 1")
-    return value
-
-
-def fraction(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    value = _number(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction; write a number from 0 to 1")
-    return value
-
-
 def seconds(text: str) -> float:
     """Parse a number of at least 0."""
-    value = _number(text)
-    if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write seconds, 0 or more")
-    return value
+    return _within(text, lambda value: 0.0 <= value < inf, "a time; write seconds, 0 or more")
 
 
-def _number(text: str) -> float:
+def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return -1.0
+        value = nan
+    if fits(value):
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+
+_HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
+    "--handover": (
+        "rule",
+        handover,
+        "RULE",
+        "the requests that two workers share: cost (the gateway's own rule, the default), always, never, or"
+        " above=N: those of which the decode worker lacks more than N tokens",
+    ),
+    "--transfer-tokens-per-s": (
+        "tokens_per_s",
+        above_zero,
+        "N",
+        "KV cache that one worker's network card sends and receives per second; transfers share it"
+        f" (default {_TRANSFER.tokens_per_s:g})",
+    ),
+    "--transfer-latency-s": (
+        "latency_s",
+        seconds,
+        "S",
+        f"time from the start of a transfer to its first byte (default {_TRANSFER.latency_s:g})",
+    ),
+    "--believed-tokens-per-s": (
+        "believed_tokens_per_s",
+        above_zero,
+        "N",
+        "the speed that the gateway expects of a transfer (default: the true one of a card that no other uses)",
+    ),
+}
+"""Flags with their field of `HandoverSetting`, type, metavar and help."""
+
+_KINDS: dict[str, Callable[[str], float]] = {
+    "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
+    "FRACTION": lambda text: _within(text, lambda value: 0.0 <= value <= 1.0, "a fraction; write a number from 0 to 1"),
+    "N": positive,
+    "S": seconds,
+}
+"""Types of the models' flags, by their metavar."""

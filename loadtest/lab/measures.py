@@ -56,10 +56,3 @@ class Measures(msgspec.Struct, frozen=True):
     arrivals_per_s: float
     virtual_s: float
     ttft_quantiles_ms: list[float]
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """Times of a run by this machine's clocks: CPU time of a decision (with lookup, without hashing) and of the run."""
-
-    decision_p50_us: float
-    cpu_s: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
@@ -25,29 +27,40 @@ INTERRUPTED = 130
 """The exit code that shells give a command that Ctrl-C has ended."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code: 2 if a flag is wrong, 130 after Ctrl-C."""
-    console = Console()
-    wide = Console(width=max(console.width, tables.WIDTH))
+class Refused(Exception):
+    """The command cannot run like this; the message says what to correct."""
+
+
+def guarded(console: Console, out: Path, play: Callable[[], None]) -> int:
+    """Run a command that stores its cells in `out`, and return the exit code.
+
+    It is 2 if the user has to correct something, which is printed, and 130 after Ctrl-C.
+    """
     try:
-        wrong = flags.problem(args) or _unreadable(args)
-        if wrong is not None:
-            return _refuse(console, wrong)
-        findings = _find(args, console, Store(args.out))
-    except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
-        return _refuse(console, str(error))
+        play()
+    except (Refused, StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
+        console.print(str(error), style="red", highlight=False, markup=False)
+        return 2
     except KeyboardInterrupt:
-        console.print(f"\nstopped; what had finished is kept in {args.out}: the same command goes on from there")
+        console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")
         return INTERRUPTED
-    output.write(args.out, findings)
-    tables.print_findings(wide, findings)
-    wide.print(f"results.json, plots and report.md are in {args.out}", highlight=False, markup=False)
     return 0
 
 
-def _refuse(console: Console, problem: str) -> int:
-    console.print(problem, style="red", highlight=False, markup=False)
-    return 2
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    return guarded(console, args.out, lambda: _run(args, console))
+
+
+def _run(args: argparse.Namespace, console: Console) -> None:
+    wrong = flags.problem(args) or _unreadable(args)
+    if wrong is not None:
+        raise Refused(wrong)
+    findings = _find(args, console, Store(args.out))
+    output.write(args.out, findings)
+    wide = Console(width=max(console.width, tables.WIDTH))
+    tables.print_findings(wide, findings)
+    wide.print(f"results.json, plots and report.md are in {args.out}", highlight=False, markup=False)
 
 
 def _unreadable(args: argparse.Namespace) -> str | None:
@@ -80,25 +93,21 @@ def _find(args: argparse.Namespace, console: Console, store: Store) -> Findings:
     with watched(console, store, args.jobs) as sweep:
         ours, theirs = sweep.saturations(study)
         results = sweep.results("cells", study.cells(ours))
-        doubts = [
-            Doubt(name, tuple(sweep.results(name, study.cells(ours, setting))))
-            for name, setting in _variants(args, study)
-        ]
-    return study.findings(ours, theirs, results, doubts)
+        variants = _variants(study) if args.sensitivity else []
+        doubts = [Doubt(name, sweep.results(name, study.cells(ours, setting))) for name, setting in variants]
+    return Findings(study, ours, theirs, results, doubts)
 
 
-def _variants(args: argparse.Namespace, study: Study) -> list[tuple[str, Setting]]:
+def _variants(study: Study) -> list[tuple[str, Setting]]:
     """Return the settings with one parameter of the models changed, by name."""
-    if not args.sensitivity:
-        return []
-    profile = load_profile(args.profile)
-    sizes = {
-        "chunk_tokens": profile.max_num_batched_tokens,
-        "max_num_seqs": profile.max_num_seqs,
-        "kv_tokens": profile.kv_tokens,
-    }
+    profile = load_profile(study.setting.fleet.profile)
+    sizes = {name: getattr(profile, one) for name, one in _SIZES.items()}
     return [
         (name, replace(study.setting, models=models))
         for name, models in study.setting.models.variants(sizes)
-        if models.warm_up_s < args.window_s
+        if models.warm_up_s < study.setting.window_s
     ]
+
+
+_SIZES = {"chunk_tokens": "max_num_batched_tokens", "max_num_seqs": "max_num_seqs", "kv_tokens": "kv_tokens"}
+"""Sizes of the models, by the profile's own names."""

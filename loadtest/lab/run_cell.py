@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-import time as clock
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from backends.engine.profile import Profile, load_profile
 from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.front import Front
-from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.measures import Measures
 from loadtest.lab.policies import parse_policy
 from loadtest.lab.sources import Drawn, drawn
-from loadtest.report.summary import percentile
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
-from loadtest.sim.late_ledger import LateLedgers
+from loadtest.sim.late_ledger import late_ledgers
 from loadtest.sim.sessions import Session, sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
@@ -29,21 +26,18 @@ class RuleFailed(Exception):
     """A rule raised or gave an invalid answer, so the fallback rule decided, as in the gateway."""
 
 
-def run_cell(cell: Cell) -> tuple[Measures, Measured]:
-    """Run a cell. Equal cells give equal measures; `Measured` depends on this machine.
+def run_cell(cell: Cell) -> Measures:
+    """Run a cell. Equal cells give equal measures.
 
     Raises:
         RuleFailed: the rule did not decide every call itself.
     """
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
-    cpu_s = clock.process_time()
     stage = Stage(cell, profile_of(cell, found), found.length_s)
     stage.play(sessions_of(found.plan, models.timeout_s))
     stage.check()
-    measures = aggregate(stage.played(found), cell.setting.slo)
-    decision_us = percentile(stage.front.decisions_s, 0.5) * 1e6
-    return measures, Measured(decision_us, clock.process_time() - cpu_s)
+    return aggregate(stage.played(found), cell.setting.slo)
 
 
 def profile_of(cell: Cell, found: Drawn) -> Profile:
@@ -90,11 +84,9 @@ class Stage:
             for number, speed in enumerate(speeds(cell))
         ]
         self._routers = self._gateways(cell)
-        self.front = Front(self._routers, clock.thread_time, profile.block_size)
         self._clients = Clients(
             self._time,
-            self.front,
-            self._workers,
+            self._routers,
             models.network_s,
             arrival_s=models.tokenise_s + models.network_s,
             until_s=length_s,
@@ -111,10 +103,9 @@ class Stage:
             models.kv_lost_share,
             models.kv_replay,
         )
-        ledgers = LateLedgers(
-            models.replicas, models.replica_delay_s, lambda: self._time.now_s, models.reservation_delay_s
-        )
-        shared = models.replicas > 1 or models.reservation_delay_s > 0.0
+        own_delay_s = models.reservation_delay_s
+        ledgers = late_ledgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s, own_delay_s)
+        shared = models.replicas > 1 or own_delay_s > 0.0
         spec = parse_policy(cell.policy)
         handover = cell.setting.handover
         network = None if handover is None else handover.network(self._time)
@@ -127,7 +118,7 @@ class Stage:
                 spec,
                 delays=delays,
                 usage_share=models.usage_share,
-                ledger=ledgers.of(number) if shared else None,
+                ledger=ledgers[number] if shared else None,
                 handover=handover,
                 network=network,
                 more=self._more,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadtest.lab.cell import Cell, as_json, code_version, digest
-from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.measures import Measures
 
 FILE = "cells.jsonl"
 
@@ -20,13 +20,12 @@ class StoreError(Exception):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A finished cell. `measured` comes from this machine's clock, and differs from run to run."""
+    """A finished cell."""
 
     digest: str
     code: str
     cell: dict[str, Any]
     measures: Measures
-    measured: Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class Store:
         kept = self._results.get(digest(cell))
         return None if kept is None else msgspec.structs.replace(kept, cell=as_json(cell))
 
-    def add(self, cell: Cell, measures: Measures, measured: Measured) -> Result:
-        result = Result(digest(cell), code_version(), as_json(cell), measures, measured)
+    def add(self, cell: Cell, measures: Measures) -> Result:
+        result = Result(digest(cell), code_version(), as_json(cell), measures)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
         self._results[result.digest] = result

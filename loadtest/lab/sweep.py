@@ -12,11 +12,10 @@ from multiprocessing import get_context, parent_process
 from types import TracebackType
 
 from loadtest.lab.cell import Cell
-from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.measures import Measures
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Result, Store
 
-Played = tuple[Measures, Measured]
 Done = Callable[[Result], None]
 
 
@@ -62,17 +61,17 @@ class Sweep:
         return [result for cell in cells if (result := found[cell]) is not None]
 
     def _run(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result]]:
-        futures: dict[Future[Played], Cell] = {self._pool.submit(run_cell, cell): cell for cell in cells}
+        futures: dict[Future[Measures], Cell] = {self._pool.submit(run_cell, cell): cell for cell in cells}
         for future in as_completed(futures):
             cell = futures[future]
             try:
-                played = future.result()
+                measures = future.result()
             except BrokenProcessPool:
                 raise SweepError(
                     "a process was killed while it ran a cell, perhaps for want of memory; what had finished is kept: "
                     "the same command goes on from there, and with a smaller --jobs needs less memory"
                 ) from None
-            yield cell, self._store.add(cell, *played)
+            yield cell, self._store.add(cell, measures)
 
 
 def _follow_the_parent() -> None:

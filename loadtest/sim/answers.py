@@ -38,9 +38,6 @@ class StepEnds:
         self.arrived = arrived
         return True
 
-    def statistics(self) -> dict[str, int]:
-        return {"steps": len(self.ends_s), "arrived": self.arrived}
-
 
 class Answer:
     """One request's tokens as they reach the caller: `tokens` so far, each from one step of the worker.

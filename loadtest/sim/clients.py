@@ -1,41 +1,30 @@
-"""Clients that send the calls of their sessions, through the gateway or past it."""
+"""Clients that send the calls of their sessions through one gateway or several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import Protocol
 
-from loadtest.sim.exchange import Direct, PlacedCall, Placement
-from loadtest.sim.held import HeldCall
+from loadtest.sim.calls import PlacedCall, SharedCall
+from loadtest.sim.gateway import HeldCall, Placed, Rejected, SimulatedGateway
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.placements import Rejected, SharedPlacement
-from loadtest.sim.sessions import Asked, Session
-from loadtest.sim.shared_call import SharedCall
+from loadtest.sim.sessions import Session
 from loadtest.sim.virtual_time import VirtualTime
-from loadtest.sim.worker import EngineWorker
-
-
-class Places(Protocol):
-    """Chooses a worker for a call: one gateway, or several that share the clients."""
-
-    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | HeldCall:
-        """Choose a worker for a call that has just arrived, now or later."""
 
 
 class Clients:
     """Sends each session's calls in order, each after the end of the one before, and collects `outcomes` as they end.
 
-    A call is placed `arrival_s` after it was sent: the time to reach the gateway, and the gateway's work before the
-    decision. Nothing is sent from `until_s` on.
+    Sessions are dealt out to the gateways in turn, as connections are, and stay there. A call is placed `arrival_s`
+    after it was sent: the time to reach the gateway, and the gateway's work before the decision. `request_s` is the
+    delay from there to the worker. Nothing is sent from `until_s` on.
     """
 
     def __init__(
         self,
         time: VirtualTime,
-        gateway: Places,
-        workers: Sequence[EngineWorker],
+        gateways: Sequence[SimulatedGateway],
         request_s: float,
         *,
         arrival_s: float = 0.0,
@@ -43,8 +32,8 @@ class Clients:
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._time = time
-        self._gateway = gateway
-        self._workers = workers
+        self._gateways = gateways
+        self._gateway_of: dict[str, SimulatedGateway] = {}
         self._request_s = request_s
         self._arrival_s = arrival_s
         self._until_s = until_s
@@ -70,31 +59,33 @@ class Clients:
 
     def _arrived(self, session: Session, number: int, sent_s: float) -> None:
         call, name = session.calls[number], f"{session.id}/{number}"
-        placed = self._place(session, name, call)
+        gateway = self._gateway_of.get(session.id)
+        if gateway is None:
+            gateway = self._gateways[len(self._gateway_of) % len(self._gateways)]
+            self._gateway_of[session.id] = gateway
+        placed = gateway.place(name, session.id, call)
         if isinstance(placed, HeldCall):
-            placed.heard.append(lambda placement: self._placed(placement, session, number, sent_s))
+            placed.heard.append(lambda found: self._placed(found, session, number, sent_s))
             if call.leaves_after_s is not None:
                 leaves_s = max(self._time.now_s, sent_s + call.leaves_after_s)
                 self._time.at(leaves_s, self._left, placed, session, number, sent_s)
         else:
             self._placed(placed, session, number, sent_s)
 
-    def _placed(self, placed: Placement | Rejected, session: Session, number: int, sent_s: float) -> None:
-        call, name = session.calls[number], f"{session.id}/{number}"
+    def _placed(self, placed: Placed | Rejected, session: Session, number: int, sent_s: float) -> None:
         if isinstance(placed, Rejected):
             self._unplaced(Ending.REJECTED, session, number, sent_s)
             return
-        where = self._time, name, session.id, call
+        where = self._time, f"{session.id}/{number}", session.id, session.calls[number], placed, self._request_s
         ended = partial(self._ended, session=session, number=number)
-        if isinstance(placed, SharedPlacement):
-            alone = partial(self._alone, placed, session, number, sent_s)
-            SharedCall(*where, placed, self._request_s, ended, alone, sent_s)
+        if placed.prefill is None:
+            PlacedCall(*where, ended, sent_s)
         else:
-            PlacedCall(*where, placed, self._request_s, ended, sent_s)
+            SharedCall(*where, ended, sent_s, partial(self._alone, placed, session, number, sent_s))
 
-    def _alone(self, placement: SharedPlacement, session: Session, number: int, sent_s: float, reason: str) -> None:
+    def _alone(self, placed: Placed, session: Session, number: int, sent_s: float, reason: str) -> None:
         """Place a call on one worker, because two could not share it."""
-        self._placed(placement.place_alone(reason), session, number, sent_s)
+        self._placed(placed.gateway.place_alone(placed, reason), session, number, sent_s)
 
     def _left(self, held_call: HeldCall, session: Session, number: int, sent_s: float) -> None:
         if held_call.leave():
@@ -105,15 +96,7 @@ class Clients:
         outcome = Outcome(name, session.id, ending, "", sent_s, self._time.now_s, None, tokens, 0, None, None)
         self._ended(outcome, session, number)
 
-    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected | HeldCall:
-        if session.direct is not None:
-            return Direct(self._workers[session.direct])
-        return self._gateway.place(name, session.id, call)
-
     def _ended(self, outcome: Outcome, session: Session, number: int) -> None:
         self.outcomes.append(outcome)
         if number + 1 < len(session.calls):
             self._time.after(session.calls[number + 1].pause_s, self._send, session, number + 1)
-
-    def statistics(self) -> dict[str, int]:
-        return {"ended": len(self.outcomes)}

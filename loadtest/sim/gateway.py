@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from random import Random
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.handover import HandoverSetting, handover_rule
-from loadtest.sim.held import HeldCall, HeldCalls
+from loadtest.sim.handover import CONNECTOR_NAME, HandoverSetting, Network, handover_rule
 from loadtest.sim.link import EventLink
-from loadtest.sim.network import Network
-from loadtest.sim.placements import AnyPlacement, GatewayPlacement, Rejected, SharedPlacement
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.spec import PolicySpec
-from policies.view import Policy
+from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
+from router.placement.held_by_worker import HeldByWorker
 from router.placement.load.shared_load import SharedLedger
 from router.placement.request import Request
 from router.residency.residency_map import ResidencyMap
@@ -45,8 +43,26 @@ class Delays:
     kv_replays: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A call that the gateway did not accept."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A call's ticket, and the worker that writes its answer; if two share it, the prompt's ticket and worker too."""
+
+    gateway: SimulatedGateway
+    ticket: Ticket
+    worker: EngineWorker
+    prefill: Ticket | None = None
+    prefill_worker: EngineWorker | None = None
+
+
 class SimulatedGateway:
-    """Places calls and passes their lifecycle events to the dispatcher.
+    """Places calls on workers.
 
     `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, it gets
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
@@ -76,12 +92,12 @@ class SimulatedGateway:
         self._usage_share = usage_share
         self._usage_draws = Random(f"usage {seed}")
         self._handover = handover
-        self._network = network
+        self.network = network
         self._pays = handover_rule("never" if handover is None else handover.rule)
         config = None if handover is None else handover.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger, handover=config)
-        self._time = time
+        self.time = time
         self._delays = delays
         self._more = more or (lambda: bool(time.pending))
         self._workers: dict[str, EngineWorker] = {}
@@ -97,11 +113,8 @@ class SimulatedGateway:
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
 
-    @property
-    def time(self) -> VirtualTime:
-        return self._time
-
     def tells_usage(self) -> bool:
+        """Return whether the answer that ends now reports its usage."""
         return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
@@ -109,7 +122,8 @@ class SimulatedGateway:
         for worker in self._workers.values():
             worker.catch_up()
 
-    def place(self, name: str, session: str, call: Asked) -> AnyPlacement | HeldCall:
+    def place(self, name: str, session: str, call: Asked) -> Placed | Rejected | HeldCall:
+        """Choose a worker for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
             name,
@@ -117,44 +131,54 @@ class SimulatedGateway:
             MODEL,
             prompt,
             prompt.tokens,
-            self._time.now_s,
+            self.time.now_s,
             max_tokens=call.max_tokens,
             session_id=session,
         )
         answer = self._dispatch(request)
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
-    def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
-        answer = self._one_worker(request, may_hold=False)
+    def place_alone(self, placed: Placed, reason: str) -> Placed | Rejected:
+        """Choose one worker for a call that two could not share."""
+        assert placed.prefill is not None
+        now_s = self.time.now_s
+        self.dispatcher.not_handed_over(placed.prefill, now_s, reason)
+        if not self.dispatcher.run_plain(placed.ticket, reason, now_s):
+            return Rejected(reason)
+        answer = self._one_worker(placed.ticket.request, may_hold=False)
         assert not isinstance(answer, Held)
         return answer
 
-    def _dispatch(self, request: Request) -> AnyPlacement | Held:
+    def limit_s(self) -> float:
+        """Return the time after its prefill within which a shared call's answer must begin."""
+        assert self._handover is not None
+        config = self._handover.config
+        return min(config.first_event_s, config.lease_s - config.lease_margin_s)
+
+    def _dispatch(self, request: Request) -> Placed | Rejected | Held:
         self.hear()
         shared = self._two_workers(request)
         return self._one_worker(request, may_hold=True) if shared is None else shared
 
-    def _two_workers(self, request: Request) -> SharedPlacement | None:
+    def _two_workers(self, request: Request) -> Placed | None:
         """Reserve a pair of workers if the rule wants it."""
-        if self._handover is None or self._network is None:
+        if self._handover is None:
             return None
-        now_s = self._time.now_s
+        now_s = self.time.now_s
         planned = self.dispatcher.plan_handover(request, now_s, even_if_dearer=True)
         if planned is None or isinstance(planned, Queued | Reject) or not self._pays(planned):
             return None
         tickets = self.dispatcher.hand_over(request, planned, now_s)
-        workers = self._worker_of(tickets.prefill), self._worker_of(tickets.decode)
-        config = self._handover.config
-        limit_s = min(config.first_event_s, config.lease_s - config.lease_margin_s)
-        return SharedPlacement(self, tickets, workers, self._network, limit_s)
+        prefill, decode = tickets.prefill, tickets.decode
+        return Placed(self, decode, self._worker_of(decode), prefill, self._worker_of(prefill))
 
     def _worker_of(self, ticket: Ticket) -> EngineWorker:
         return self._workers[ticket.candidate.endpoint.id]
 
-    def _one_worker(self, request: Request, *, may_hold: bool) -> GatewayPlacement | Rejected | Held:
-        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold)
+    def _one_worker(self, request: Request, *, may_hold: bool) -> Placed | Rejected | Held:
+        answer = self.dispatcher.dispatch(request, self.time.now_s, may_hold=may_hold)
         if isinstance(answer, Ticket):
-            return GatewayPlacement(self, answer, self._worker_of(answer))
+            return Placed(self, answer, self._worker_of(answer))
         if isinstance(answer, Held):
             return answer
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
@@ -164,20 +188,83 @@ class SimulatedGateway:
         return self.dispatcher.statistics()
 
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
-        endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self._time.now_s)
-        self.fleet.probe_succeeded(endpoint.id, facts_of(worker, publishes), self._time.now_s)
+        endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self.time.now_s)
+        self.fleet.probe_succeeded(endpoint.id, facts_of(worker, publishes), self.time.now_s)
         if self._handover is not None and number < len(self._handover.roles):
-            labels = {CONNECTOR: self._handover.connector}
-            self.fleet.describe(endpoint.id, labels, 1.0, None, self._handover.roles[number])
+            self.fleet.describe(endpoint.id, {CONNECTOR: CONNECTOR_NAME}, 1.0, None, self._handover.roles[number])
         self._workers[endpoint.id] = worker
         return endpoint
 
     def _read_loads(self) -> None:
         self.hear()
         for endpoint_id, worker in self._workers.items():
-            self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
+            self.fleet.load_reported(endpoint_id, worker.load(), self.time.now_s)
         if self._more():
-            self._time.after(self._delays.load_interval_s, self._read_loads)
+            self.time.after(self._delays.load_interval_s, self._read_loads)
+
+
+class HeldCall:
+    """A call that waits in the gateway. `heard` gets its place or rejection, unless its client leaves."""
+
+    __slots__ = ("_among", "heard", "held", "request")
+
+    def __init__(self, among: HeldCalls, request: Request, held: Held) -> None:
+        self._among = among
+        self.request = request
+        self.held = held
+        self.heard: list[Callable[[Placed | Rejected], None]] = []
+
+    def leave(self) -> bool:
+        """End the wait, because the client closed its connection; return False if the call no longer waits."""
+        return self._among.waiting.leave(self)
+
+
+class HeldCalls:
+    """Offers held calls to the dispatcher again, on virtual time, in the order of `router.gateway.queues.hold`."""
+
+    def __init__(self, time: VirtualTime, dispatch: Callable[[Request], Placed | Rejected | Held]) -> None:
+        self._time = time
+        self._dispatch = dispatch
+        self.waiting: HeldByWorker[HeldCall] = HeldByWorker()
+
+    def enter(self, request: Request, held: Held) -> HeldCall:
+        call = HeldCall(self, request, held)
+        self._wait(call)
+        return call
+
+    def relieved(self, worker: WorkerId) -> None:
+        """Offer the calls held for a worker that has no prefill left.
+
+        The dispatcher calls this in the middle of its own work, so the offer follows as an event of its own.
+        """
+        if self.waiting.first(worker):
+            self._time.after(0.0, self._offer, worker)
+
+    def _wait(self, call: HeldCall) -> None:
+        self.waiting.enter(call, call.held.worker)
+        self._time.at(call.held.until_s, self._expired, call, call.held)
+
+    def _offer(self, worker: WorkerId) -> None:
+        for call in self.waiting.first(worker):
+            if self._again(call) == worker:  # the worker has a prefill again, so the others wait on
+                return
+
+    def _expired(self, call: HeldCall, held: Held) -> None:
+        if call.held is held:
+            self._again(call)
+
+    def _again(self, call: HeldCall) -> WorkerId | None:
+        """Dispatch a held call again; return its worker if one worker serves it."""
+        if not call.leave():
+            return None
+        answer = self._dispatch(call.request)
+        if isinstance(answer, Held):
+            call.held = answer
+            self._wait(call)
+            return None
+        for heard in call.heard:
+            heard(answer)
+        return answer.ticket.candidate.id if isinstance(answer, Placed) and answer.prefill is None else None
 
 
 def _losses(share: float, rng: Random) -> Callable[[], bool] | None:

@@ -41,7 +41,6 @@ class EventLink:
         self._delay_s = delay_s
         self._next_seq = 0
         self._lost = lost
-        self._lost_batches = 0
         self._replays = replays
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=0 if lost is None else REPLAYED_BATCHES)
         self._encode = msgspec.msgpack.Encoder().encode
@@ -55,9 +54,7 @@ class EventLink:
         seq, payload = self._next_seq, self._encode([self._time.now_s, wire, 0])
         self._next_seq += 1
         self._kept.append((seq, payload))
-        if self._lost is not None and self._lost():
-            self._lost_batches += 1
-        else:
+        if self._lost is None or not self._lost():
             self._time.after(self._delay_s, self._arrived, seq, payload)
 
     def _arrived(self, seq: int, payload: bytes) -> None:
@@ -78,10 +75,6 @@ class EventLink:
         for seq, payload in batches:
             self._residency.ingest(self._slot, seq, payload, replayed=True)
         self._answer(self._residency.replay_ended(self._slot, True))
-
-    def statistics(self) -> dict[str, int]:
-        """Count the published batches, and those lost on their way."""
-        return {"published_batches": self._next_seq, "lost_batches": self._lost_batches}
 
 
 def _together(events: list[CacheEvent]) -> list[CacheEvent]:

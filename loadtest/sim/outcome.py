@@ -24,9 +24,9 @@ class Outcome:
     """One call, as its client and its worker saw it.
 
     `predicted_tokens` is the number of cached tokens that the gateway expected at the decision, None if unknown.
-    `cached_tokens` is the number that the worker found, None if the call never began there. `direct` calls went past
-    the gateway. `prefilled_by` is the worker that computed the prompt, if it was another one, to which `cached_tokens`
-    and `predicted_tokens` then belong. `answer` is None if the call never reached a worker.
+    `cached_tokens` is the number that the worker found, None if the call never began there. `prefilled_by` is the
+    worker that computed the prompt, if it was another one, to which `cached_tokens` and `predicted_tokens` then belong.
+    `answer` is None if the call never reached a worker.
     """
 
     id: str
@@ -40,7 +40,6 @@ class Outcome:
     output_tokens: int
     predicted_tokens: int | None
     cached_tokens: int | None
-    direct: bool = False
     prefilled_by: str | None = None
     answer: Answer | None = field(default=None, compare=False, repr=False)
 
@@ -52,17 +51,10 @@ class Outcome:
         return (self.ended_s - self.sent_s - self.ttft_s) / (self.output_tokens - 1)
 
     def token_times_s(self) -> array[float]:
-        """Return the times at which the `output_tokens` reached the gateway, computed at each call."""
+        """Return the times at which the `output_tokens` reached the gateway."""
         return array("d") if self.answer is None else self.answer.times_s(self.output_tokens)
 
     def gaps_s(self) -> array[float]:
         """Return the times between one token and the next."""
         times_s = self.token_times_s()
         return array("d", map(float.__sub__, times_s[1:], times_s))
-
-    @property
-    def error_tokens(self) -> int | None:
-        """Predicted minus cached tokens; None if either is missing."""
-        if self.predicted_tokens is None or self.cached_tokens is None:
-            return None
-        return self.predicted_tokens - self.cached_tokens

@@ -6,7 +6,6 @@ Only the times depend on the run, since a turn follows the end of the answer bef
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +13,6 @@ from typing import Protocol
 from backends.engine.engine import EngineRequest, HashedText
 from loadtest.workload import plan
 from loadtest.workload.text import Piece, Text, extend
-from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 
 
@@ -23,61 +21,24 @@ class Asked(Protocol):
 
     The client sends it `pause_s` after the end of the previous call. For the first call, the pause counts from the
     start of the session. A client with `leaves_after_s` closes its connection that long after sending, whatever part
-    of the answer it has received.
+    of the answer it has received. `output_ids` is the answer; empty if only its length is known.
     """
 
     @property
-    def pause_s(self) -> float:
-        """Seconds since the end of the previous call."""
-
+    def pause_s(self) -> float: ...
     @property
-    def leaves_after_s(self) -> float | None:
-        """Seconds after which the client leaves; None if it waits for the end."""
-
+    def leaves_after_s(self) -> float | None: ...
     @property
     def prompt_tokens(self) -> int: ...
-
     @property
-    def max_tokens(self) -> int | None:
-        """The client's limit, None if it sends none."""
-
+    def max_tokens(self) -> int | None: ...
     @property
-    def output_ids(self) -> Sequence[int]:
-        """The answer's token ids; empty if only the length is known."""
+    def output_ids(self) -> Sequence[int]: ...
 
     def prompt(self) -> Prompt: ...
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
         """Return the request as a worker with blocks of `block_tokens` receives it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request in token ids: the prompt, and the answer that the model will give."""
-
-    prompt_ids: array[int]
-    output_ids: array[int]
-    pause_s: float = 0.0
-    leaves_after_s: float | None = None
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt_ids)
-
-    @property
-    def max_tokens(self) -> int:
-        """The number of tokens that the model will answer."""
-        return len(self.output_ids)
-
-    def prompt(self) -> Prompt:
-        """Return the prompt, hashed by its token ids."""
-        packed = self.prompt_ids.tobytes()
-        return Prompt(
-            len(self.prompt_ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens)
-        )
-
-    def request(self, name: str, block_tokens: int) -> EngineRequest:
-        return EngineRequest(name, self.prompt_ids, len(self.output_ids))
 
 
 class TextCall:
@@ -125,12 +86,11 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Calls of one client, one after the other. `direct` is the number of the worker that it calls past the gateway."""
+    """Calls of one client, one after the other."""
 
     id: str
     start_s: float
     calls: tuple[Asked, ...]
-    direct: int | None = None
 
 
 def sessions_of(planned: plan.Plan, leaves_after_s: float | None = None) -> Iterator[Session]:

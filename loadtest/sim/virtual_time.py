@@ -16,13 +16,12 @@ Arguments = TypeVarTuple("Arguments")
 class VirtualTime:
     """Events in order of time. Events at equal times run in the order of scheduling, so that runs repeat."""
 
-    __slots__ = ("_done", "_order", "_queue", "now_s")
+    __slots__ = ("_order", "_queue", "now_s")
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
-        self._done = 0
 
     @property
     def pending(self) -> int:
@@ -49,12 +48,7 @@ class VirtualTime:
         with _without_collections():
             while queue and queue[0][0] <= until_s:
                 self.now_s, _, action, arguments = pop(queue)
-                self._done += 1
                 action(*arguments)
-
-    def statistics(self) -> dict[str, float]:
-        """Return the time, and the number of events done and pending."""
-        return {"now_s": self.now_s, "done": self._done, "pending": self.pending}
 
 
 @contextmanager

@@ -11,13 +11,13 @@ the results of the others.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from loadtest.arguments import above_zero, positive, whole
-from loadtest.lab.flags import loads, policies
+from loadtest.lab.flags import add_shared
 from loadtest.tournament.contests import CONTESTS
 from policies.registry import BUILT_IN
+
+WORKLOADS = [contest.name for contest in CONTESTS]
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -31,32 +31,29 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="fewer loads and seeds, shorter windows; not for publication"
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("tournament"),
-        metavar="DIR",
-        help="folder for page, plots and results; an earlier run resumes",
-    )
-    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
-    parser.add_argument(
-        "--policy",
-        type=policies,
-        default=list(BUILT_IN),
-        metavar="NAME[:key=value...][,NAME...]",
-        help="rules to compare; the page lists where the first one loses (default: all built in, marginal_cost first)",
-    )
-    parser.add_argument(
         "--workload",
         type=workloads,
-        default=[contest.name for contest in CONTESTS],
+        default=WORKLOADS,
         metavar="NAME[,NAME...]",
-        help=f"workloads to play, of {', '.join(contest.name for contest in CONTESTS)}",
+        help=f"workloads to play, of {', '.join(WORKLOADS)}",
     )
-    parser.add_argument("--load", type=loads, metavar="L[,L...]", help="loads (default 0.3,0.6,0.8,0.95,1.05)")
-    parser.add_argument("--seeds", type=positive, metavar="K", help="number of seeds (default 10, with --quick 3)")
-    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0, as published)")
-    parser.add_argument(
-        "--window-s", type=above_zero, metavar="S", help="length of a window (default 1200, with --quick 300)"
+    add_shared(
+        parser,
+        {
+            "--policy": list(BUILT_IN),
+            "--load": None,
+            "--seeds": None,
+            "--window-s": None,
+            "--out": Path("tournament"),
+        },
+        {
+            "--policy": "rules to compare; the page lists where the first one loses (default: all built in,"
+            " marginal_cost first)",
+            "--load": "loads (default 0.3,0.6,0.8,0.95,1.05)",
+            "--seeds": "number of seeds (default 10, with --quick 3)",
+            "--window-s": "length of a window (default 1200, with --quick 300)",
+            "--out": "folder for page, plots and results; an earlier run resumes",
+        },
     )
     parser.add_argument(
         "--update",
@@ -67,16 +64,15 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def workloads(text: str) -> list[str]:
-    known = [contest.name for contest in CONTESTS]
     names = list(dict.fromkeys(name for name in text.split(",") if name))
-    wrong = [name for name in names if name not in known]
+    wrong = [name for name in names if name not in WORKLOADS]
     if wrong or not names:
-        raise argparse.ArgumentTypeError(f"{(wrong or [text])[0]!r} is no workload; there are {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"{(wrong or [text])[0]!r} is no workload; there are {', '.join(WORKLOADS)}")
     return names
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the missing runs, write the files, print the ranking."""
+    """Play the missing runs, write the files, print the ranking; return the exit code."""
     from loadtest.tournament.run import run as start  # imported here so that other commands' help need not wait
 
     return start(args)

@@ -5,50 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from loadtest.lab.comparison import MARGIN, Standing
-from loadtest.lab.findings import Measure, verdict
+from loadtest.lab.comparison import Standing
+from loadtest.lab.findings import MARKS, READING, Measure, figure, verdict
+from loadtest.lab.report.tables import table
 from loadtest.tournament.contests import ENOUGH_SEEDS
-from loadtest.tournament.figures import MARKS, behind, figure, name
-from loadtest.tournament.held_out import section
-from loadtest.tournament.overall import BOUND, Overall, overall
-from loadtest.tournament.ranking import HEAVY, SATURATED, Loss, Match, losses, matches
+from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Halves, Loss, Match, halves, losses, matches, overall
 from loadtest.tournament.scores import BESIDE, RANKED, Scores, Workload
 
 FILE = "tournament.md"
 PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
 """Names of pictures, with their subjects."""
-_READING = f"""\
-Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
-a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same
-seeds, corrected by Holm's method for the number of rules compared. No mark: undecided. TTFT counts calls
-whose client left with what they had waited; of goodput they are misses, as are those turned away."""
-
-_LESSON = """\
-This page says how long clients wait and how much work gets done under each routing rule, on each workload at several
-loads. It also names every case in which the judged rule loses, and by how much."""
 
 
 def page(scores: Scores) -> str:
     parts = [
         "# The tournament: every rule on every workload",
-        _LESSON,
+        "This page says how long clients wait and how much work gets done under each routing rule, on each workload at"
+        " several\nloads. It also names every case in which the judged rule loses, and by how much.",
         _made(scores),
         *(f"**Left out:** {line}." for line in scores.left_out),
-        _READING,
+        f"Figures: {READING}. TTFT counts calls whose client left with what they had waited; of goodput they are"
+        " misses, as are those turned away.",
         "## Overall",
-        "\n".join(_overall(scores)),
+        *_overall(scores),
         f"## Where `{scores.judged}` loses",
-        "\n".join(_losses(scores)),
+        *_losses(scores),
         "## First places",
-        "\n".join(_firsts(scores, RANKED)),
+        _firsts(scores, RANKED),
         "## What decides no match",
         "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under"
         " which requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
-        "\n".join(_firsts(scores, BESIDE)),
+        _firsts(scores, BESIDE),
         "## Held-out check",
-        "\n\n".join(section(scores)),
+        *_held_out(scores),
         "## What was played",
-        "\n".join(_played(scores)),
+        *_played(scores),
         *(part for workload in scores.workloads for part in _workload(scores, workload)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -56,6 +47,17 @@ def page(scores: Scores) -> str:
 
 def picture(workload: Workload, what: str) -> str:
     return f"tournament-{workload.name}-{what}.png"
+
+
+def _behind(one: Standing) -> str:
+    """Format how much worse it is than the best, with the paired interval."""
+    half = "" if one.difference_half is None else f" ±{one.difference_half * 100:.1f}"
+    return f"{one.difference * 100:.1f}{half} %"
+
+
+def _name(scores: Scores, policy: str) -> str:
+    """Format a rule's name; the judged rule's is bold."""
+    return f"**`{policy}`**" if policy == scores.judged else f"`{policy}`"
 
 
 def _made(scores: Scores) -> str:
@@ -85,16 +87,20 @@ def _overall(scores: Scores) -> Iterator[str]:
     found = overall(scores, scores.workloads)
     yield _margin("goodput", [one.goodput for one in found])
     yield _margin("sustained load", [one.sustained for one in found])
-    yield ""
-    yield "| rule | goodput | sustained load | mean TTFT, x best | p99 TTFT, x best | holds | worst match |"
-    yield "|---|---|---|---|---|---|---|"
-    for one in found:
-        mean, p99 = one.times.values()
-        yield (
-            f"| {name(scores, one.policy)} | {figure(one.goodput, '.3f')} | {figure(one.sustained, '.3f')}"
-            f" | {mean:.2f} | {p99:.2f} | {one.held} of {one.played} | {_worst(one)} |"
-        )
-    yield ""
+    yield table(
+        ("rule", "goodput", "sustained load", "mean TTFT, x best", "p99 TTFT, x best", "holds", "worst match"),
+        (
+            (
+                _name(scores, one.policy),
+                figure(one.goodput, ".3f"),
+                figure(one.sustained, ".3f"),
+                *(f"{ratio:.2f}" for ratio in one.times.values()),
+                f"{one.held} of {one.played}",
+                f"{one.worst:+.1%}: {one.worst_at}" if one.worst > 0.0 else "none behind",
+            )
+            for one in found
+        ),
+    )
     yield (
         "*goodput*: calls per second that met the service level, in units of each workload's load 1.0, mean over"
         " workloads and loads. *sustained load*: the"
@@ -113,11 +119,7 @@ def _margin(what: str, found: Sequence[Standing]) -> str:
     others = [one for one in ranked if not one.best]
     if not others:
         return f"`{first.policy}` is alone."
-    return f"First in {what}: `{first.policy}`; next: `{others[0].policy}`, {behind(others[0])} behind."
-
-
-def _worst(one: Overall) -> str:
-    return f"{one.worst:+.1%}: {one.worst_at}" if one.worst > 0.0 else "none behind"
+    return f"First in {what}: `{first.policy}`; next: `{others[0].policy}`, {_behind(others[0])} behind."
 
 
 def _losses(scores: Scores) -> Iterator[str]:
@@ -130,52 +132,101 @@ def _losses(scores: Scores) -> Iterator[str]:
         f" {HEAVY * 100:g} % worse than the best."
     )
     if found:
-        yield ""
-        yield f"| workload | load | measure | `{scores.judged}` | best rule | its mean | behind by | seeds say |"
-        yield "|---|---|---|---|---|---|---|---|"
-        yield from (_loss(loss) for loss in found)
+        heads = ("workload", "load", "measure", f"`{scores.judged}`", "best rule", "its mean", "behind by", "seeds say")
+        yield table(heads, map(_loss, found))
 
 
-def _loss(loss: Loss) -> str:
+def _loss(loss: Loss) -> tuple[str, ...]:
     match, ours, form = loss.match, loss.ours, loss.match.measure.form
-    lag = behind(ours)
-    return (
-        f"| {match.workload.title} | {match.load:g} | {match.measure.title} | {ours.mean:{form}}"
-        f" | `{match.first.policy}` | {match.first.mean:{form}} | {f'**{lag}**' if loss.heavy else lag} |"
-        f" {loss.why} |"
+    lag = f"**{_behind(ours)}**" if loss.heavy else _behind(ours)
+    where = match.workload.title, f"{match.load:g}", match.measure.title
+    return *where, f"{ours.mean:{form}}", f"`{match.first.policy}`", f"{match.first.mean:{form}}", lag, loss.why
+
+
+def _firsts(scores: Scores, measures: Sequence[Measure]) -> str:
+    """Return, for each workload and load, the first rule and the judged rule's result next to it."""
+    played = groupby(matches(scores, measures=measures), lambda match: (match.workload.title, match.load))
+    return table(
+        ("workload", "load", *(measure.title for measure in measures)),
+        ((title, f"{load:g}", *(_first(scores, match) for match in found)) for (title, load), found in played),
     )
-
-
-def _firsts(scores: Scores, measures: Sequence[Measure]) -> Iterator[str]:
-    """Yield, for each workload and load, the first rule and the judged rule's result next to it."""
-    yield "| workload | load | " + " | ".join(measure.title for measure in measures) + " |"
-    yield "|---|---|" + "---|" * len(measures)
-    played = matches(scores, measures=measures)
-    for (title, load), found in groupby(played, lambda match: (match.workload.title, match.load)):
-        yield f"| {title} | {load:g} | " + " | ".join(_first(scores, match) for match in found) + " |"
 
 
 def _first(scores: Scores, match: Match) -> str:
     ours = match.of(scores.judged)
-    first = name(scores, match.first.policy)
-    if ours.best:
-        return first
-    return f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS.get(verdict(ours), '')}"
+    first = _name(scores, match.first.policy)
+    return first if ours.best else f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS[verdict(ours)]}"
+
+
+def _held_out(scores: Scores) -> Iterator[str]:
+    """Yield all rules on one half of the workloads and on the other."""
+    found = halves(scores)
+    if found is None:
+        yield "Not possible: only workloads of one half were played."
+        return
+    titles = ["; ".join(one.title for one in scores.workloads if one.half == half) for half in found.names]
+    pairs = len(scores.policies) * (len(scores.policies) - 1) // 2
+    yield (
+        f"Half {found.names[0]}: {titles[0]}. Half {found.names[1]}: {titles[1]}. Rules are ranked by goodput on each"
+        f" half alone; {found.swaps} of {pairs} pairs of rules stand the other way round on the other half."
+    )
+    yield from (_chosen(found, half) for half in (0, 1))
+    yield table(
+        (
+            "rule",
+            *(f"half {half}: {what}" for half in found.names for what in ("place", "goodput", "mean TTFT, x best")),
+            "places apart",
+        ),
+        (
+            (
+                _name(scores, row.policy),
+                *_half(found, 0, row.policy),
+                *_half(found, 1, row.policy),
+                f"{found.place(1, row.policy) - found.place(0, row.policy):+d}",
+            )
+            for row in found.tables[0]
+        ),
+    )
+
+
+def _chosen(found: Halves, half: int) -> str:
+    """Describe how the rule that one half would choose does on the other half."""
+    other = 1 - half
+    best = found.tables[half][0]
+    there, top = found.of(other, best.policy), found.tables[other][0]
+    said = f"Chosen on half {found.names[half]}: `{best.policy}`. On half {found.names[other]} it is"
+    if there.policy == top.policy:
+        return f"{said} first too."
+    return (
+        f"{said} number {found.place(other, best.policy)}, with a goodput of {there.goodput.mean:.3f} against"
+        f" {top.goodput.mean:.3f} of `{top.policy}`."
+    )
+
+
+def _half(found: Halves, half: int, policy: str) -> tuple[str, ...]:
+    one = found.of(half, policy)
+    return str(found.place(half, policy)), figure(one.goodput, ".3f"), f"{one.times['ttft_mean_ms']:.2f}"
 
 
 def _played(scores: Scores) -> Iterator[str]:
-    yield "| workload | half | trace | fleet | SLO, TTFT:TPOT | KV block | load 1.0 | round robin's | calls measured |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for one in scores.workloads:
-        at = one.round_robin_calls_per_s
-        robin = "no rate" if at is None else f"{at:.2f} calls/s"
-        block = "the trace's own" if one.block_tokens is None else f"{one.block_tokens} tokens"
-        yield (
-            f"| {one.title} | {one.half} | `{one.trace}` | {one.workers} x {one.profile}"
-            f" | {one.ttft_ms:g}:{one.tpot_ms:g} ms | {block} | {one.load_1_calls_per_s:.2f} calls/s"
-            f" | {robin} | {one.calls:,} |"
-        )
-    yield ""
+    heads = "workload", "half", "trace", "fleet", "SLO, TTFT:TPOT", "KV block", "load 1.0", "round robin's"
+    yield table(
+        (*heads, "calls measured"),
+        (
+            (
+                one.title,
+                one.half,
+                f"`{one.trace}`",
+                f"{one.workers} x {one.profile}",
+                f"{one.ttft_ms:g}:{one.tpot_ms:g} ms",
+                "the trace's own" if one.block_tokens is None else f"{one.block_tokens} tokens",
+                f"{one.load_1_calls_per_s:.2f} calls/s",
+                "no rate" if one.round_robin_calls_per_s is None else f"{one.round_robin_calls_per_s:.2f} calls/s",
+                f"{one.calls:,}",
+            )
+            for one in scores.workloads
+        ),
+    )
     yield (
         "Load 1.0 is where `lpwl`'s 90th percentile of TTFT crosses the service level. Of a trace the window is of its"
         " own time, replayed at each load; a generator fills the window at the rate. KV blocks are larger than an"
@@ -184,21 +235,14 @@ def _played(scores: Scores) -> Iterator[str]:
 
 
 def _workload(scores: Scores, workload: Workload) -> Iterator[str]:
+    """Yield the pictures, and for each load a table with a column per measure, from its best rule down."""
     yield f"## {workload.title[0].upper()}{workload.title[1:]}"
     yield "\n".join(f"![{shown} by load]({picture(workload, file)})" for file, shown in PICTURES.items())
-    for load in scores.loads:
+    for load, found in groupby(matches(scores, [workload]), lambda match: match.load):
+        columns = [
+            [f"{_name(scores, one.policy)} {figure(one, match.measure.form)}" for one in match.standings]
+            for match in found
+        ]
+        places = map(str, range(1, len(scores.policies) + 1))
         yield f"### {workload.title}, load {load:g}"
-        yield "\n".join(_ranked(scores, workload, load))
-
-
-def _ranked(scores: Scores, workload: Workload, load: float) -> Iterator[str]:
-    """Yield a column per measure, from its best rule down."""
-    yield "| place | " + " | ".join(measure.title for measure in RANKED) + " |"
-    yield "|---|" + "---|" * len(RANKED)
-    columns = [_column(scores, measure, workload.standings(measure, load, scores.policies)) for measure in RANKED]
-    for place, cells in enumerate(zip(*columns, strict=True), 1):
-        yield f"| {place} | " + " | ".join(cells) + " |"
-
-
-def _column(scores: Scores, measure: Measure, found: Sequence[Standing]) -> list[str]:
-    return [f"{name(scores, one.policy)} {figure(one, measure.form)}" for one in found]
+        yield table(("place", *(measure.title for measure in RANKED)), zip(places, *columns, strict=True))

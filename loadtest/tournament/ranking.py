@@ -1,18 +1,25 @@
-"""The ranking per workload, load and measure, and the matches that the judged rule loses."""
+"""The ranking per workload, load and measure; of all together: goodput, sustained load, and the held-out check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
 
-from loadtest.lab.comparison import Standing
-from loadtest.lab.findings import Measure
+from loadtest.lab.comparison import Standing, standings
+from loadtest.lab.findings import Measure, swapped
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 SATURATED = 1.0
 """The judged rule must lose no match at a load below this one."""
 HEAVY = 0.05
 """The judged rule must lose no match by more than this share, at any load."""
+BOUND = 0.9
+"""A load is sustained while this share of the calls meets the service level (DistServe's attainment). It fits load 1.0,
+where lpwl's 90th percentile of TTFT crosses the service level."""
+Of = Callable[[Scores, Workload, str, int], float]
+_TIMES = ("ttft_mean_ms", "ttft_p99_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,9 @@ def matches(
     for workload in scores.workloads if workloads is None else workloads:
         for load in scores.loads:
             for measure in measures:
-                yield Match(workload, load, measure, workload.standings(measure, load, scores.policies))
+                up = bool(measure.higher_is_better)
+                found = workload.standings(measure, load)
+                yield Match(workload, load, measure, sorted(found, key=lambda one: -one.mean if up else one.mean))
 
 
 def holds(standing: Standing) -> bool:
@@ -71,3 +80,121 @@ def losses(scores: Scores) -> list[Loss]:
     """Return the matches that the judged rule loses, the worst first."""
     found = [Loss(match, ours) for match in matches(scores) if not holds(ours := match.of(scores.judged))]
     return sorted(found, key=lambda loss: -loss.ours.difference)
+
+
+@dataclass(frozen=True, slots=True)
+class Overall:
+    """One rule over several workloads.
+
+    `goodput` is per second, in calls of each workload's load 1.0. `times` are, by measure, geometric means over cells
+    of the rule's mean over the best rule's. `held` counts the matches below saturation, out of `played`, in which the
+    rule is first or not inferior. `worst` is the largest share by which its mean is worse than the best, in any match.
+    """
+
+    policy: str
+    goodput: Standing
+    sustained: Standing
+    times: Mapping[str, float]
+    held: int
+    played: int
+    worst: float
+    worst_at: str
+
+
+def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
+    """Return every rule's result, the highest goodput first."""
+    goodput = _by_policy(_per_seed(scores, workloads, _relative))
+    sustained = _by_policy(_per_seed(scores, workloads, _sustained))
+    played = list(matches(scores, workloads))
+    found = [_of(policy, goodput[policy], sustained[policy], played) for policy in scores.policies]
+    return sorted(found, key=lambda one: (-one.goodput.mean, -one.sustained.mean))
+
+
+def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
+    """Return the highest load up to which the goodput share stays at BOUND or above.
+
+    Shares between two loads are interpolated linearly. The result is 0 if the lowest load misses BOUND, and the
+    highest load played if none does.
+    """
+    if shares[0] < BOUND:
+        return 0.0
+    for place in range(1, len(loads)):
+        before, after = shares[place - 1], shares[place]
+        if after < BOUND:
+            return loads[place - 1] + (loads[place] - loads[place - 1]) * (before - BOUND) / (before - after)
+    return loads[-1]
+
+
+def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
+    return {
+        policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
+        for policy in scores.policies
+    }
+
+
+def _relative(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    """Return goodput per second in calls of load 1.0, as the mean over loads."""
+    found = [workload.values("goodput_per_s", policy, load)[seed] for load in scores.loads]
+    return fmean(found) / workload.load_1_calls_per_s
+
+
+def _sustained(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    shares = [workload.values("goodput_share", policy, load)[seed] for load in scores.loads]
+    return sustainable(scores.loads, shares)
+
+
+def _by_policy(values: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
+    return {one.policy: one for one in standings(values, higher_is_better=True)}
+
+
+def _of(policy: str, goodput: Standing, sustained: Standing, played: Sequence[Match]) -> Overall:
+    below = [match for match in played if match.load < SATURATED]
+    worst = max(played, key=lambda match: match.of(policy).difference)
+    return Overall(
+        policy,
+        goodput,
+        sustained,
+        {name: _ratio(policy, [match for match in played if match.measure.name == name]) for name in _TIMES},
+        sum(holds(match.of(policy)) for match in below),
+        len(below),
+        worst.of(policy).difference,
+        f"{worst.workload.title}, load {worst.load:g}, {worst.measure.title}",
+    )
+
+
+def _ratio(policy: str, played: Iterable[Match]) -> float:
+    """Return the geometric mean of the rule's means over the best ones; a mean of 0 (nothing answered) is skipped."""
+    found = [(match.of(policy).mean, match.first.mean) for match in played]
+    answered = [log(ours / best) for ours, best in found if ours > 0.0 < best]
+    return exp(fmean(answered)) if answered else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The held-out check: all rules on one half of the workloads and on the other."""
+
+    names: tuple[str, str]
+    tables: tuple[list[Overall], list[Overall]]
+
+    def place(self, half: int, policy: str) -> int:
+        """Return a rule's place by goodput; 1 is the first."""
+        return [one.policy for one in self.tables[half]].index(policy) + 1
+
+    def of(self, half: int, policy: str) -> Overall:
+        """Return one rule's result on a half."""
+        return self.tables[half][self.place(half, policy) - 1]
+
+    @property
+    def swaps(self) -> int:
+        """Count the pairs of rules whose order differs on the other half."""
+        first, second = ([one.policy for one in table] for table in self.tables)
+        return swapped(first, second)
+
+
+def halves(scores: Scores) -> Halves | None:
+    """Return the two halves; None unless workloads of both were played."""
+    names = sorted({workload.half for workload in scores.workloads})
+    if len(names) != 2:
+        return None
+    first, second = ([one for one in scores.workloads if one.half == name] for name in names)
+    return Halves((names[0], names[1]), (overall(scores, first), overall(scores, second)))

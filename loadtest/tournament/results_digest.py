@@ -14,21 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-
-class _Row(msgspec.Struct, frozen=True):
-    load: float
-    calls: int
-    values: dict[str, list[float]]
-
-
-class _Workload(msgspec.Struct, frozen=True):
-    load_1_calls_per_s: float
-    round_robin_calls_per_s: float | None
-    rows: list[_Row]
-
-
-class _Results(msgspec.Struct, frozen=True):
-    workloads: list[_Workload]
+from loadtest.tournament.scores import Scores
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +26,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         print(results_digest(args.file.read_bytes()))
     except OSError as error:
-        return _refuse(f"{args.file} cannot be read: {error.strerror}")
+        problem = f"cannot be read: {error.strerror}"
     except msgspec.DecodeError as error:
-        return _refuse(f"{args.file} is not a results.json of `python -m loadtest tournament`: {error}")
-    return 0
+        problem = f"is not a results.json of `python -m loadtest tournament`: {error}"
+    else:
+        return 0
+    sys.stderr.write(f"{args.file} {problem}\n")
+    return 2
 
 
 def results_digest(packed: bytes) -> str:
@@ -52,21 +41,15 @@ def results_digest(packed: bytes) -> str:
     Raises:
         msgspec.DecodeError: `packed` is not such a file.
     """
-    results = msgspec.json.decode(packed, type=_Results)
     # Lists without names, in the file's order. Floats are encoded by their shortest exact form, so equal text means
     # equal bits.
     plain = [
         [
             workload.load_1_calls_per_s,
             workload.round_robin_calls_per_s,
-            sum(row.calls for row in workload.rows),
+            workload.calls,
             [[row.load, list(row.values.values())] for row in workload.rows],
         ]
-        for workload in results.workloads
+        for workload in msgspec.json.decode(packed, type=Scores).workloads
     ]
     return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
-
-
-def _refuse(problem: str) -> int:
-    sys.stderr.write(f"{problem}\n")
-    return 2

@@ -4,62 +4,44 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from loadtest.lab.cell import code_version
 from loadtest.lab.findings import Findings
-from loadtest.lab.progress import Watched, watched
+from loadtest.lab.progress import watched
 from loadtest.lab.report import plots
-from loadtest.lab.run import INTERRUPTED
-from loadtest.lab.run_cell import RuleFailed
-from loadtest.lab.saturation import Saturation, SaturationError
-from loadtest.lab.store import Store, StoreError
-from loadtest.lab.study import Study
-from loadtest.lab.sweep import SweepError
+from loadtest.lab.run import Refused, guarded
+from loadtest.lab.saturation import RULE, Saturation
+from loadtest.lab.store import Store
 from loadtest.tournament import page, scores, update
-from loadtest.tournament.contests import CONTESTS, WARM_UP_SHARE, Contest, Extent, full, quick
-from loadtest.tournament.overall import overall
-from loadtest.tournament.ranking import losses
-from loadtest.workload.errors import WorkloadError
+from loadtest.tournament.contests import CONTESTS, FULL, QUICK, WARM_UP_SHARE, Contest, Extent
+from loadtest.tournament.ranking import losses, overall
 from loadtest.workload.source import parse_source
 from policies.registry import BUILT_IN
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A contest to be played; `load_1` if it is known before."""
-
-    contest: Contest
-    study: Study
-    load_1: Saturation | None = None
-
-
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code: 2 if the user has to correct something first."""
-    if args.update is not None:
-        return _update(args)
-    contests = [contest for contest in CONTESTS if contest.name in args.workload]
-    return hold(_extent(args), contests, args.traces, args.out, args.jobs, _asked(args))
-
-
-def _update(args: argparse.Namespace) -> int:
-    """Play rules of a finished tournament again, and return the exit code."""
     console = Console()
+    return guarded(console, args.out, lambda: _run(args, console))
+
+
+def _run(args: argparse.Namespace, console: Console) -> None:
+    """Play the tournament, or the rules of a finished one again."""
+    if args.update is None:
+        contests = [contest for contest in CONTESTS if contest.name in args.workload]
+        hold(console, _extent(args), contests, args.traces, args.out, args.jobs, _asked(args))
+        return
     if found := _extent_flags(args):
-        return _refuse(console, f"--update plays what {args.update} holds: leave out {' '.join(found)}")
-    try:
-        before = update.read(args.update)
-        contests = update.contests(before)
-    except update.UpdateError as error:
-        return _refuse(console, str(error))
-    extent = update.extent(before, args.policy)
-    return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args), before)
+        raise Refused(f"--update plays what {args.update} holds: leave out {' '.join(found)}")
+    before = update.read(args.update)
+    extent = Extent(args.policy, before.loads, before.seeds, before.window_s, before.first_seed)
+    hold(console, extent, update.contests(before), args.traces, args.out, args.jobs, _asked(args), before)
 
 
 def _extent(args: argparse.Namespace) -> Extent:
-    usual = quick(args.policy) if args.quick else full(args.policy)
+    usual = QUICK if args.quick else FULL
     return Extent(
         args.policy,
         args.load or usual.loads,
@@ -89,6 +71,7 @@ def _extent_flags(args: argparse.Namespace) -> list[str]:
 
 
 def hold(
+    console: Console,
     extent: Extent,
     contests: Sequence[Contest],
     traces: Path | None,
@@ -96,72 +79,55 @@ def hold(
     jobs: int,
     asked: str = "",
     before: scores.Scores | None = None,
-) -> int:
-    """Play a tournament of these contests and return the exit code.
+) -> None:
+    """Play a tournament of these contests, and write and print its results.
 
     `asked` is the command that the page names. With `before` the rules join that tournament's, at its load 1.0.
+
+    Raises:
+        Refused: there is nothing to play, or not all of `before`; and the errors of the lab.
     """
-    console = Console()
-    try:
-        courses = _courses(extent, contests, traces, before)
-        left_out = _left_out(contests, courses, traces)
-        if before is not None and left_out:
-            return _refuse(console, f"--update plays all workloads of the file; {left_out[0]}")
-        for line in left_out:
-            console.print(f"left out: {line}", style="yellow", highlight=False, markup=False)
-        if not courses:
-            return _refuse(
-                console, "no workload is left to be played; name another --workload, or say where --traces are"
-            )
-        store = Store(out)
-        with watched(console, store, jobs) as sweep:
-            workloads = [scores.workload(one.contest, _findings(console, sweep, one)) for one in courses]
-    except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
-        return _refuse(console, str(error))
-    except KeyboardInterrupt:
-        console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")
-        return INTERRUPTED
-    found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
+    sources = {contest.name: contest.source(traces) for contest in contests}
+    why = "--traces is not given" if traces is None else "--traces holds no such file"
+    left_out = [f"{one.title} ({one.trace}*): {why}" for one in contests if sources[one.name] is None]
+    if before is not None and left_out:
+        raise Refused(f"--update plays all workloads of the file; {left_out[0]}")
+    for line in left_out:
+        console.print(f"left out: {line}", style="yellow", highlight=False, markup=False)
+    traced = [(contest, trace) for contest in contests if (trace := sources[contest.name]) is not None]
+    if not traced:
+        raise Refused("no workload is left to be played; name another --workload, or say where --traces are")
+    for _, trace in traced:
+        parse_source(trace)  # a file that cannot be read is named before anything is played
+    known = {one.name: one for one in (before.workloads if before else [])}
+    workloads = []
+    with watched(console, Store(out), jobs) as sweep:
+        for contest, trace in traced:
+            study, was = extent.study(contest, trace), known.get(contest.name)
+            if was is None:
+                one, robin = sweep.saturations(study, f"{contest.title}: ")
+            else:
+                one, robin = Saturation(RULE, was.load_1_rate, was.load_1_calls_per_s), None
+            said = f"{contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s"
+            console.print(said, highlight=False, markup=False)
+            results = sweep.results(contest.title, study.cells(one))
+            workloads.append(scores.workload(contest, Findings(study, one, robin, results)))
+    found = scores.Scores(
+        asked=asked,
+        code=dict.fromkeys(extent.policies, code_version()),
+        quick=extent.quick,
+        policies=list(extent.policies),
+        loads=list(extent.loads),
+        seeds=extent.seeds,
+        window_s=extent.window_s,
+        warm_up_s=WARM_UP_SHARE * extent.window_s,
+        workloads=workloads,
+        left_out=left_out,
+        first_seed=extent.first_seed,
+    )
     found = found if before is None else update.updated(before, found)
     _write(out, found)
     _say(console, found, out)
-    return 0
-
-
-def _refuse(console: Console, problem: str) -> int:
-    console.print(problem, style="red", highlight=False, markup=False)
-    return 2
-
-
-def _courses(
-    extent: Extent, contests: Sequence[Contest], traces: Path | None, before: scores.Scores | None
-) -> list[Course]:
-    """Return the courses whose traces exist.
-
-    Raises:
-        WorkloadError: a trace cannot be read.
-    """
-    courses, known = [], {} if before is None else update.load_1(before)
-    for contest in contests:
-        trace = contest.source(traces)
-        if trace is not None:
-            parse_source(trace)
-            courses.append(Course(contest, extent.study(contest, trace), known.get(contest.name)))
-    return courses
-
-
-def _left_out(contests: Sequence[Contest], courses: Sequence[Course], traces: Path | None) -> list[str]:
-    """Return a line for each contest that is not played."""
-    there = {course.contest.name for course in courses}
-    why = "--traces is not given" if traces is None else "--traces holds no such file"
-    return [f"{contest.title} ({contest.trace}*): {why}" for contest in contests if contest.name not in there]
-
-
-def _findings(console: Console, sweep: Watched, course: Course) -> Findings:
-    title, study = course.contest.title, course.study
-    one, robin = sweep.saturations(study, f"{title}: ") if course.load_1 is None else (course.load_1, None)
-    console.print(f"{title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s", highlight=False, markup=False)
-    return study.findings(one, robin, sweep.results(title, study.cells(one)))
 
 
 def _write(out: Path, found: scores.Scores) -> None:
@@ -170,17 +136,14 @@ def _write(out: Path, found: scores.Scores) -> None:
     (out / page.FILE).write_text(page.page(found), encoding="utf-8")
     names = [name.removesuffix("_by_load") for name in page.PICTURES]
     for workload in found.workloads:
-        for name, png in plots.curves(scores.Curves(workload, found.policies, found.loads), names).items():
+        for name, png in plots.curves(workload, names).items():
             (out / page.picture(workload, name)).write_bytes(png)
 
 
 def _say(console: Console, found: scores.Scores, out: Path) -> None:
     for place, one in enumerate(overall(found, found.workloads)[:5], 1):
-        console.print(
-            f"{place}. {one.policy}: goodput {one.goodput.mean:.3f}, sustained load {one.sustained.mean:.3f}",
-            highlight=False,
-            markup=False,
-        )
+        line = f"{place}. {one.policy}: goodput {one.goodput.mean:.3f}, sustained load {one.sustained.mean:.3f}"
+        console.print(line, highlight=False, markup=False)
     console.print(
         f"{found.judged} loses {len(losses(found))} matches; {page.FILE}, plots and {scores.FILE} are in {out}"
     )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from loadtest.lab.cell import code_version
 from loadtest.lab.comparison import Standing, standings
 from loadtest.lab.findings import MEASURES, Findings, Measure
 from loadtest.lab.store import Result
-from loadtest.tournament.contests import Contest, Extent
+from loadtest.tournament.contests import Contest
 
 FILE = "results.json"
 RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
@@ -57,19 +55,22 @@ class Workload(msgspec.Struct, frozen=True):
     def calls(self) -> int:
         return sum(row.calls for row in self.rows)
 
+    @property
+    def policies(self) -> list[str]:
+        return list(dict.fromkeys(row.policy for row in self.rows))
+
+    @property
+    def loads(self) -> list[float]:
+        return list(dict.fromkeys(row.load for row in self.rows))
+
     def values(self, measure: str, policy: str, load: float) -> list[float]:
         """Return a rule's values by seed."""
         return next(row.values[measure] for row in self.rows if (row.policy, row.load) == (policy, load))
 
-    def compared(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
+    def standings(self, measure: Measure, load: float) -> list[Standing]:
         """Compare the rules at one load, in the order of `policies`."""
-        values = {one: self.values(measure.name, one, load) for one in policies}
+        values = {row.policy: row.values[measure.name] for row in self.rows if row.load == load}
         return standings(values, higher_is_better=bool(measure.higher_is_better))
-
-    def standings(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
-        """Compare the rules at one load, best mean first."""
-        up = bool(measure.higher_is_better)
-        return sorted(self.compared(measure, load, policies), key=lambda one: -one.mean if up else one.mean)
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -97,26 +98,13 @@ class Scores(msgspec.Struct, frozen=True):
         return self.policies[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """A workload's rules by load, as the lab's plots take them."""
-
-    workload: Workload
-    policies: Sequence[str]
-    loads: Sequence[float]
-
-    def standings(self, measure: Measure, load: float) -> list[Standing]:
-        """Compare the rules at one load, in the order of `policies`."""
-        return self.workload.compared(measure, load, self.policies)
-
-
 def workload(contest: Contest, findings: Findings) -> Workload:
     """Return a contest's results. They keep a trace's file name, not its folder."""
-    results = [(policy, load, findings.at(policy, load)) for load in findings.loads for policy in findings.policies]
+    trace, robin = findings.study.trace, findings.round_robin
     return Workload(
         contest.name,
         contest.title,
-        Path(findings.trace).name if contest.recorded else findings.trace,
+        Path(trace).name if contest.recorded else trace,
         contest.half,
         contest.fleet.workers,
         contest.fleet.profile,
@@ -125,8 +113,8 @@ def workload(contest: Contest, findings: Findings) -> Workload:
         contest.block_tokens,
         findings.saturation.rate,
         findings.saturation.arrivals_per_s,
-        findings.round_robin.arrivals_per_s if findings.round_robin is not None else None,
-        [_row(policy, load, found) for policy, load, found in results],
+        None if robin is None else robin.arrivals_per_s,
+        [_row(one, load, findings.at(one, load)) for load in findings.loads for one in findings.policies],
     )
 
 
@@ -138,24 +126,6 @@ def _row(policy: str, load: float, found: Sequence[Result]) -> Row:
 def _short(value: float) -> float:
     """Round to six digits, because the docs keep tens of thousands of these numbers."""
     return float(f"{value:.6g}")
-
-
-def scores(
-    extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float, asked: str
-) -> Scores:
-    return Scores(
-        asked,
-        dict.fromkeys(extent.policies, code_version()),
-        extent.quick,
-        list(extent.policies),
-        list(extent.loads),
-        extent.seeds,
-        extent.window_s,
-        warm_up_s,
-        list(workloads),
-        list(left_out),
-        extent.first_seed,
-    )
 
 
 def write(path: Path, found: Scores) -> None:

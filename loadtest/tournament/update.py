@@ -9,48 +9,39 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.lab.saturation import RULE, Saturation
+from loadtest.lab.run import Refused
 from loadtest.tournament import scores
-from loadtest.tournament.contests import CONTESTS, Contest, Extent
+from loadtest.tournament.contests import CONTESTS, Contest
 from loadtest.tournament.scores import Scores, Workload
-
-
-class UpdateError(Exception):
-    """The file cannot be updated; the message says what to do."""
 
 
 def read(path: Path) -> Scores:
     """Return the scores that are to be updated.
 
     Raises:
-        UpdateError: there is no such file, or it is something else.
+        Refused: there is no such file, or it is something else.
     """
     try:
         return scores.read(path)
     except OSError as error:
-        raise UpdateError(f"--update {path} cannot be read: {os.strerror(error.errno or errno.EIO)}") from None
+        raise Refused(f"--update {path} cannot be read: {os.strerror(error.errno or errno.EIO)}") from None
     except msgspec.DecodeError as error:
-        raise UpdateError(
+        raise Refused(
             f"--update {path} is not a results.json of this version of `python -m loadtest tournament`: {error}"
         ) from None
-
-
-def extent(before: Scores, policies: Sequence[str]) -> Extent:
-    """Return the file's extent for the rules that are played again, or first."""
-    return Extent(policies, before.loads, before.seeds, before.window_s, before.first_seed)
 
 
 def contests(before: Scores) -> list[Contest]:
     """Return the file's contests.
 
     Raises:
-        UpdateError: one of them is declared otherwise today, so new rows would not compare with the old ones.
+        Refused: one of them is declared otherwise today, so new rows would not compare with the old ones.
     """
     today = {contest.name: contest for contest in CONTESTS}
     for workload in before.workloads:
         contest = today.get(workload.name)
         if contest is None or not _same(contest, workload):
-            raise UpdateError(
+            raise Refused(
                 f"--update: workload {workload.name} was played with another trace, fleet, service level or block"
                 " size than today's; hold a whole tournament"
             )
@@ -69,11 +60,6 @@ def _same(contest: Contest, workload: Workload) -> bool:
     )
 
 
-def load_1(before: Scores) -> dict[str, Saturation]:
-    """Return each workload's load 1.0, by name."""
-    return {one.name: Saturation(RULE, one.load_1_rate, one.load_1_calls_per_s) for one in before.workloads}
-
-
 def updated(before: Scores, played: Scores) -> Scores:
     """Return the file's scores with the rows of the rules that have been `played`."""
     names = list(dict.fromkeys([*before.policies, *played.policies]))
@@ -89,5 +75,5 @@ def updated(before: Scores, played: Scores) -> Scores:
 def _updated(before: Workload, played: Workload, policies: Sequence[str]) -> Workload:
     """Return a workload with the rows of both, in the order of a tournament that plays all rules."""
     rows = {(row.load, row.policy): row for row in [*before.rows, *played.rows]}
-    loads = dict.fromkeys(row.load for row in before.rows)
-    return msgspec.structs.replace(before, rows=[rows[load, policy] for load in loads for policy in policies])
+    ordered = [rows[load, policy] for load in before.loads for policy in policies]
+    return msgspec.structs.replace(before, rows=ordered)

@@ -7,17 +7,50 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
+from backends.engine.engine import EngineRequest
 from backends.engine.profile import load_profile
-from loadtest.sim.sessions import Call, Session
+from loadtest.sim.sessions import Session
 from loadtest.sim.worker import WorkerSpec
+from loadtest.workload import plan
+from loadtest.workload.plan import Plan
+from loadtest.workload.text import Text
+from router.residency.chain import SEED, extend_chain
+from router.residency.prompt import Prompt, PromptSource
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request in token ids: the prompt, and the answer that the model will give."""
+
+    prompt_ids: array[int]
+    output_ids: array[int]
+    pause_s: float = 0.0
+    leaves_after_s: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def max_tokens(self) -> int:
+        return len(self.output_ids)
+
+    def prompt(self) -> Prompt:
+        packed = self.prompt_ids.tobytes()
+        return Prompt(
+            len(self.prompt_ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens)
+        )
+
+    def request(self, name: str, block_tokens: int) -> EngineRequest:
+        return EngineRequest(name, self.prompt_ids, len(self.output_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Conversations, each about one of several prefixes. Ranges are inclusive, in tokens; times are means.
 
-    Prefix number k is chosen with weight ``(k + 1) ** -skew``. `direct_share` of the sessions bypass the gateway. In
-    `leaving_share` of the calls the client leaves within `leaving_s`.
+    Prefix number k is chosen with weight ``(k + 1) ** -skew``. In `leaving_share` of the calls the client leaves
+    within `leaving_s`.
     """
 
     sessions: int
@@ -29,7 +62,6 @@ class Shape:
     pause_s: float = 2.0
     question_tokens: tuple[int, int] = (40, 300)
     answer_tokens: tuple[int, int] = (40, 200)
-    direct_share: float = 0.0
     leaving_share: float = 0.0
     leaving_s: float = 1.0
 
@@ -54,7 +86,7 @@ def small_workers(count: int = 4) -> tuple[WorkerSpec, ...]:
     return (WorkerSpec(profile, num_blocks=CACHE_TOKENS // profile.block_size + 1),) * count
 
 
-def conversations(shape: Shape, workers: int, seed: int) -> list[Session]:
+def conversations(shape: Shape, seed: int) -> list[Session]:
     """Return sessions that start as a Poisson process; equal arguments give equal sessions."""
     rng = Random(seed)
     prefixes = [tokens(rng, shape.prefix_tokens) for _ in range(shape.prefixes)]
@@ -63,8 +95,7 @@ def conversations(shape: Shape, workers: int, seed: int) -> list[Session]:
     for number in range(shape.sessions):
         start_s += rng.expovariate(shape.starts_per_s)
         (prefix,) = rng.choices(prefixes, cum_weights=weights)
-        direct = rng.randrange(workers) if rng.random() < shape.direct_share else None
-        drawn.append(Session(f"session-{number}", start_s, tuple(_calls(shape, prefix, rng)), direct))
+        drawn.append(Session(f"session-{number}", start_s, tuple(_calls(shape, prefix, rng))))
     return drawn
 
 
@@ -85,3 +116,17 @@ def _calls(shape: Shape, prefix: array[int], rng: Random) -> list[Call]:
 def tokens(rng: Random, length: tuple[int, int]) -> array[int]:
     """Return tokens that occur nowhere else."""
     return array("I", rng.randbytes(4 * rng.randint(*length)))
+
+
+def planned_in_texts(seed: int, sessions: int, prompt_tokens: tuple[int, int], answer_tokens: tuple[int, int]) -> Plan:
+    """Return conversations of one to four turns about five shared texts, which all start within 2.4 s."""
+    rng, drawn = Random(seed), []
+    for number in range(sessions):
+        said, calls = Text.of([(rng.randrange(5), rng.randint(*prompt_tokens))]), []
+        for turn in range(rng.randint(1, 4)):
+            said = said.plus((1_000 + 10 * number + turn, rng.randint(20, 300)))
+            answer = (50_000 + 10 * number + turn, rng.randint(*answer_tokens))
+            calls.append(plan.Call(said, answer, rng.random(), max_tokens=answer[1]))
+            said = said.plus(answer)
+        drawn.append(plan.Session(f"s{number}", 2.4 * rng.random(), tuple(calls)))
+    return Plan.of("drawn", drawn, 2.4)

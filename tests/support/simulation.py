@@ -42,7 +42,6 @@ class Run:
 
     outcomes: tuple[Outcome, ...]
     workers: tuple[dict[str, int | float], ...]
-    virtual_s: float
 
 
 def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
@@ -65,9 +64,8 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         handover=setting.handover,
         network=None if setting.handover is None else setting.handover.network(time),
     )
-    clients = Clients(time, gateway, workers, delays.request_s)
+    clients = Clients(time, [gateway], delays.request_s)
     for session in sessions:
         clients.play(session)
     time.run()
-    ended_s = max((outcome.ended_s for outcome in clients.outcomes), default=0.0)
-    return Run(tuple(clients.outcomes), tuple(worker.statistics() for worker in workers), ended_s)
+    return Run(tuple(clients.outcomes), tuple(worker.statistics() for worker in workers))

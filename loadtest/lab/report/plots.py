@@ -78,7 +78,7 @@ def _cdf(findings: Findings, load: float, axes: Any) -> None:
     for number, policy in enumerate(findings.policies):
         by_seed = [one.measures.ttft_quantiles_ms for one in findings.at(policy, load)]
         axes.plot([fmean(values) for values in zip(*by_seed, strict=True)], shares, **_line(number, policy))
-    axes.axvline(findings.setting.slo.ttft_ms, color="#888888", linestyle=":", linewidth=1)
+    axes.axvline(findings.study.setting.slo.ttft_ms, color="#888888", linestyle=":", linewidth=1)
     axes.set_xscale("log")
     _words(
         axes,

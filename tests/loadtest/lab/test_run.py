@@ -12,40 +12,13 @@ import pytest
 from rich.console import Console
 
 from loadtest.lab import command, progress, saturation
-from loadtest.lab import run as running
+from loadtest.lab import study as studies
+from loadtest.lab.findings import Findings
 from loadtest.lab.models import Models
-from loadtest.lab.run_cell import run_cell
+from loadtest.lab.report import plots
+from loadtest.lab.report.tables import summary
 from loadtest.lab.sweep import SweepError
-
-
-class Here:
-    """A sweep that runs its cells in this process, and may be stopped after some of them."""
-
-    def __init__(self, stop_after=None):
-        self.stop_after, self.ran = stop_after, 0
-
-    def __call__(self, store, jobs):
-        self.store = store
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def results(self, cells, on_done=lambda result: None):
-        return [self.result(cell, on_done) for cell in cells]
-
-    def result(self, cell, on_done):
-        kept = self.store.get(cell)
-        if kept is None:
-            if self.ran == self.stop_after:
-                raise KeyboardInterrupt
-            self.ran += 1
-            kept = self.store.add(cell, *run_cell(cell))
-        on_done(kept)
-        return kept
+from tests.support.sweep_here import SweepHere
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +26,18 @@ def finished(tmp_path_factory):
     """A folder in which the command has run, and what it said."""
     out, said = tmp_path_factory.mktemp("lab"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
-        patch.setattr(progress, "Sweep", Here())
-        patch.setattr(saturation, "PRECISION", 0.3)
+        patch.setattr(progress, "Sweep", SweepHere())
+        patch.setattr(saturation, "PRECISION", 1.0)
         assert start(out) == 0
     return out, said.getvalue()
 
 
 @pytest.fixture
 def copied(finished, tmp_path, monkeypatch):
-    """A copy of that folder, and a sweep that must not run anything."""
-    monkeypatch.setattr(saturation, "PRECISION", 0.3)
-    here = Here(stop_after=0)
+    """A copy of that folder, and a sweep that must not run anything. Plots are left as they are."""
+    monkeypatch.setattr(saturation, "PRECISION", 1.0)
+    monkeypatch.setattr(plots, "draw", lambda findings: {})
+    here = SweepHere(stop_after=0)
     monkeypatch.setattr(progress, "Sweep", here)
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, here
@@ -74,7 +48,7 @@ def start(out, *more):
     command.register(parser)
     words = (
         "--trace generator:multi_turn:rate_per_s=2 --policy lpwl,round_robin --workers 2 --profile llama-3.1-8b-h100"
-        " --load 0.5,0.9 --seeds 2 --slo 250:50 --window-s 12 --warm-up-s 2 --kv-tokens 40000 --block-tokens 128"
+        " --load 0.5,0.9 --seeds 2 --slo 250:50 --window-s 9 --warm-up-s 2 --kv-tokens 40000 --block-tokens 128"
         f" --jobs 1 --out {out}"
     )
     return command.run(parser.parse_args([*words.split(), *more]))
@@ -84,6 +58,9 @@ def test_files_and_words(finished):
     tmp_path, said = finished
     assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said and "round_robin's there" in said
     assert "load 0.5: times" in said and "load 0.9: placement" in said
+    # How far it is, where there is no terminal.
+    assert "load 1.0 by lpwl: 1.00 x the trace's rate" in said and "load 1.0 by round_robin: 1.00 x" in said
+    assert "cells: 1 of 8" in said and "cells: 8 of 8" in said
 
     results = json.loads((tmp_path / "results.json").read_bytes())
     assert len(results["cells"]) == 2 * 2 * 2
@@ -110,24 +87,29 @@ def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
     assert (here.ran, (out / "results.json").read_bytes()) == (0, first)
 
 
-def test_seeds_begin_where_they_are_said_to(copied):
+def test_seeds_begin_where_they_are_said_to_and_round_robins_rate_may_be_left_out(copied, capsys):
     out, here = copied
-    assert start(out, "--first-seed", "1", "--seeds", "1") == 0
-    assert here.ran == 0, "it is one of those that are kept"
-    assert {one["cell"]["seed"] for one in json.loads((out / "results.json").read_bytes())["cells"]} == {1}
-
-
-def test_round_robins_rate_is_left_out_if_it_is_not_wanted(tmp_path, finished, monkeypatch, capsys):
-    monkeypatch.setattr(saturation, "PRECISION", 0.3)
-    here = Here()
-    monkeypatch.setattr(progress, "Sweep", here)
-    assert start(tmp_path, "--no-round-robin") == 0
-    said = capsys.readouterr().out
+    before = json.loads((out / "results.json").read_bytes())
+    assert start(out, "--first-seed", "1", "--seeds", "1", "--no-round-robin") == 0
+    assert here.ran == 0, "all of it is among those that are kept"
+    said, found = capsys.readouterr().out, json.loads((out / "results.json").read_bytes())
+    assert {one["cell"]["seed"] for one in found["cells"]} == {1}
     assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said and "round_robin's there" not in said
     assert "by round_robin" not in said, "nor is it looked for"
-    assert here.ran < len((finished[0] / "cells.jsonl").read_bytes().splitlines())
-    one, other = (json.loads((out / "results.json").read_bytes()) for out in (tmp_path, finished[0]))
-    assert one["round_robin"] is None and one["load_1"] == other["load_1"]
+    assert found["round_robin"] is None and found["load_1"] == before["load_1"]
+
+
+def test_round_robin_may_hold_the_level_at_no_rate(cell, monkeypatch):
+    def search(like, policy, run):
+        if policy == "round_robin":
+            raise saturation.SaturationError("too slow")
+        return saturation.Saturation(policy, 1.0, 2.0)
+
+    monkeypatch.setattr(studies, "saturation", search)
+    study = studies.Study("generator:multi_turn", ["lpwl"], [0.5], 3, cell().setting)
+    found = study.saturations(lambda cells: [])
+    assert found == (saturation.Saturation("lpwl", 1.0, 2.0), None)
+    assert "round_robin's there: no rate holds it." in summary(Findings(study, *found, []))
 
 
 def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
@@ -144,21 +126,6 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     assert here.ran == 5
     again = (out / "cells.jsonl").read_bytes().splitlines()
     assert len(again) == len(lines) and len({json.loads(line)["digest"] for line in again}) == len(lines)
-
-
-def test_ctrl_c_while_the_trace_is_read(tmp_path, monkeypatch, capsys):
-    def stopped(*asked):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(running, "drawn", stopped)
-    assert start(tmp_path) == 130
-    assert "stopped" in capsys.readouterr().out
-
-
-def test_how_far_it_is_is_said_where_there_is_no_terminal(finished):
-    said = finished[1]
-    assert "load 1.0 by lpwl: 1.00 x the trace's rate" in said and "load 1.0 by round_robin: 1.00 x" in said
-    assert "cells: 1 of 8" in said and "cells: 8 of 8" in said
 
 
 def test_the_bar_says_how_much_is_left_in_80_columns(monkeypatch):
@@ -216,7 +183,7 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
     [
         (("--trace", "nowhere.jsonl"), "--trace: nowhere.jsonl cannot be read"),
         (("--trace", "generator:nothing"), "--trace: there is no generator 'nothing'; there are"),
-        (("--warm-up-s", "12"), "--warm-up-s 12 leaves nothing of --window-s 12"),
+        (("--warm-up-s", "9"), "--warm-up-s 9 leaves nothing of --window-s 9"),
         (("--slo", "1:50"), "calls are left to measure"),
         (
             ("--kv-tokens", "31", "--block-tokens", "16"),
@@ -226,6 +193,6 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
     ],
 )
 def test_an_impossible_run_is_refused_with_the_fix(tmp_path, monkeypatch, capsys, more, says):
-    monkeypatch.setattr(progress, "Sweep", Here())
+    monkeypatch.setattr(progress, "Sweep", SweepHere())
     assert start(tmp_path, *more) == 2
     assert says in " ".join(capsys.readouterr().out.split())

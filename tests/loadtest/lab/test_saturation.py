@@ -136,7 +136,7 @@ def test_long_prompts_on_a_slow_fleet_end_the_search_on_virtual_time(cell, tmp_p
     def run(cells):
         tried.append(cells[0].rate)
         assert len(tried) <= 9, f"still looking at {tried[-1]} times the rate"
-        return [Found(run_cell(each)[0]) for each in cells]
+        return [Found(run_cell(each)) for each in cells]
 
     with pytest.raises(SaturationError, match=r"at every rate down to .* the least seen is 3\d\d\d ms, at"):
         saturation(replace(long, trace=str(trace), setting=setting), "lpwl", run, seeds=1)

@@ -7,9 +7,10 @@ from statistics import fmean
 import pytest
 
 from backends.engine.profile import load_profile
-from loadtest.sim.sessions import Call, Session
+from loadtest.sim.sessions import Session
 from loadtest.sim.worker import WorkerSpec
 from policies.spec import PolicySpec
+from tests.support.simulated_conversations import Call
 from tests.support.simulation import Setting, simulate
 
 REQUESTS, SHORTEST_TOKENS, LONGEST_TOKENS, ANSWER_TOKENS = 150, 50, 400, 32

@@ -28,7 +28,7 @@ def agents(tmp_path, cell):
     def make(policy):
         one = cell(models={"kv_tokens": 440_000, "warm_up_s": 0.0}, trace=str(trace), policy=policy)
         setting = replace(one.setting, fleet=Fleet(1, "llama-3.1-8b-h100"), window_s=300.0)
-        return run_cell(replace(one, setting=setting))[0]
+        return run_cell(replace(one, setting=setting))
 
     return make
 

@@ -6,12 +6,9 @@ from dataclasses import replace
 import pytest
 
 from backends.engine.profile import DecodeCost, PrefillCost, load_profile
-from loadtest.sim.sessions import Call, Session
+from loadtest.sim.sessions import Session
 from loadtest.sim.worker import WorkerSpec
-
-
-def ids(*values):
-    return array("I", values)
+from tests.support.simulated_conversations import Call
 
 
 @pytest.fixture
@@ -30,14 +27,14 @@ def spec():
 @pytest.fixture
 def make_call():
     def make(prompt, answer, **fields):
-        return Call(ids(*prompt), ids(*answer), **fields)
+        return Call(array("I", prompt), array("I", answer), **fields)
 
     return make
 
 
 @pytest.fixture
 def make_session():
-    def make(name, *calls, start_s=0.0, direct=None):
-        return Session(name, start_s, calls, direct)
+    def make(name, *calls, start_s=0.0):
+        return Session(name, start_s, calls)
 
     return make

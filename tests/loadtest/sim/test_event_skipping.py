@@ -1,15 +1,12 @@
 from dataclasses import replace
 from functools import partial
-from random import Random
 
 import pytest
 
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import EngineWorker
-from loadtest.workload.plan import Call, Plan, Session
-from loadtest.workload.text import Text
 from tests.support import simulation as run_module
-from tests.support.simulated_conversations import Shape, conversations, small_workers
+from tests.support.simulated_conversations import Shape, conversations, planned_in_texts, small_workers
 from tests.support.simulation import Setting, simulate
 
 BUSY = Shape(
@@ -20,24 +17,13 @@ BUSY = Shape(
     turns=(1, 3),
     pause_s=0.5,
     answer_tokens=(40, 900),
-    direct_share=0.2,
     leaving_share=0.2,
     leaving_s=3.0,
 )
 
 
 def in_texts(seed):
-    rng = Random(seed)
-    sessions = []
-    for number in range(24):
-        said, calls = Text.of([(rng.randrange(5), rng.randrange(500, 3_000))]), []
-        for turn in range(rng.randrange(1, 4)):
-            said = said.plus((1_000 + 10 * number + turn, rng.randrange(20, 300)))
-            answer = (2_000 + 10 * number + turn, rng.randrange(1, 900))
-            calls.append(Call(said, answer, rng.random()))
-            said = said.plus(answer)
-        sessions.append(Session(f"s{number}", 2.4 * rng.random(), tuple(calls)))
-    return list(sessions_of(Plan.of("drawn", sessions, 2.4), leaves_after_s=6.0))
+    return list(sessions_of(planned_in_texts(seed, 24, (500, 3_000), (1, 900)), leaves_after_s=6.0))
 
 
 @pytest.fixture
@@ -52,7 +38,7 @@ def run_both(monkeypatch):
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize("drawn", [partial(conversations, BUSY, 2), in_texts])
+@pytest.mark.parametrize("drawn", [partial(conversations, BUSY), in_texts])
 @pytest.mark.parametrize("events", [True, False])
 def test_runs_are_equal_to_the_bit(run_both, drawn, events, async_scheduling):
     spec = replace(small_workers()[0], num_blocks=700, async_scheduling=async_scheduling)

@@ -2,26 +2,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.sim.late_ledger import LateLedgers
+from loadtest.sim.late_ledger import late_ledgers
 from router.placement.learning.utilisation import Work
-from router.placement.load.shared_load import combined
+from router.placement.load.shared_load import LoadTotals, combined
 
 
 def reserved(**changed):
-    nothing = dict.fromkeys(
-        (
-            "queued_requests",
-            "queued_tokens",
-            "queued_attention",
-            "running_requests",
-            "kv_tokens",
-            "decode_tokens",
-            "head_since_s",
-            "freed_s",
-        ),
-        0,
-    )
-    return SimpleNamespace(queue=None, **(nothing | changed))
+    return SimpleNamespace(queue=None, **(LoadTotals()._asdict() | changed))
 
 
 @pytest.fixture
@@ -30,8 +17,7 @@ def clock():
 
 
 def accounts(clock, delay_s, routers=3, own_delay_s=0.0):
-    ledgers = LateLedgers(routers, delay_s, lambda: clock.now_s, own_delay_s)
-    return [ledgers.of(router).account("w") for router in range(routers)]
+    return [one.account("w") for one in late_ledgers(routers, delay_s, lambda: clock.now_s, own_delay_s)]
 
 
 def test_a_reservation_reaches_the_other_replicas_late_and_never_returns(clock):

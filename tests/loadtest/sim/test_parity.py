@@ -115,7 +115,7 @@ def record(policy, sessions, monkeypatch):
     workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
     built = build_policy(PolicySpec(policy), Random(POLICY_SEED))
     gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy), delays=Delays())
-    clients = Clients(time, gateway, workers, 0.0005)
+    clients = Clients(time, [gateway], 0.0005)
     for session in sessions:
         clients.play(session)
     time.run()
@@ -179,13 +179,13 @@ class Live:
 def sessions(starts_per_s):
     shape = replace(
         LONG_TAIL,
-        sessions=100,
+        sessions=50,
         prefixes=20,
         leaving_share=0.1,
         starts_per_s=starts_per_s,
         prefix_tokens=(2_000, 16_000),
     )
-    return conversations(shape, WORKERS, 3)
+    return conversations(shape, 3)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_without_a_limit_the_engine_is_given_the_answers_length():
 def test_a_session_begins_after_its_first_pause():
     planned = Plan.of("drawn", [Session("s", 3.0, (FIRST, SECOND))], 10.0)
     (session,) = sessions_of(planned, leaves_after_s=60.0)
-    assert (session.id, session.start_s, session.direct) == ("s", 3.5, None)
+    assert (session.id, session.start_s) == ("s", 3.5)
     assert [(call.pause_s, call.leaves_after_s, call.kind) for call in session.calls] == [
         (0.5, 60.0, "chat"),
         (2.0, 60.0, "chat"),

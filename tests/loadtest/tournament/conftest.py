@@ -1,9 +1,14 @@
 """Scores made by hand, small enough to be worked out on paper."""
 
+import msgspec
 import pytest
 
+from loadtest.lab.cell import Fleet
+from loadtest.tournament.contests import Contest
 from loadtest.tournament.scores import REPORTED, Row, Scores, Workload
 
+GENERATOR = "generator:no_reuse:rate_per_s=3,prompt_p50_tokens=4000,prompt_p90_tokens=16000"
+TINY = Contest("tiny", "tiny requests", GENERATOR, Fleet(2, "llama-3.1-70b-4xh100"), "A", 512)
 CALM, BUSY, OVER = 0.5, 0.9, 1.05
 LOAD_1_PER_S = 7.25
 
@@ -33,6 +38,19 @@ def workload(name, half, rows, **changed):
         "round_robin_calls_per_s": None,
     }
     return Workload(name=name, title=f"{name} calls", half=half, rows=rows, **(given | changed))
+
+
+def changed_rows(scores, number, policy, values, load=None):
+    """The scores with other values in a rule's rows of a workload, at one load or all."""
+    workloads = list(scores.workloads)
+    rows = [
+        msgspec.structs.replace(row, values=row.values | values)
+        if row.policy == policy and load in (None, row.load)
+        else row
+        for row in workloads[number].rows
+    ]
+    workloads[number] = msgspec.structs.replace(workloads[number], rows=rows)
+    return msgspec.structs.replace(scores, workloads=workloads)
 
 
 @pytest.fixture

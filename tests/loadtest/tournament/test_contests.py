@@ -1,11 +1,13 @@
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from backends.engine.profile import load_profile
 from loadtest.lab.cell import Slo
-from loadtest.tournament.contests import CONTESTS, full, quick
+from loadtest.lab.saturation import Saturation
+from loadtest.tournament.contests import CONTESTS, FULL, QUICK
 from loadtest.workload.source import parse_source
 from policies.registry import BUILT_IN
 
@@ -33,18 +35,17 @@ def test_a_recorded_one_is_found_packed_or_not(tmp_path):
 
 
 def test_the_whole_has_every_rule_and_warms_up_as_the_lab_does():
-    extent = full()
-    assert set(extent.policies) == set(BUILT_IN)
-    setting = extent.study(CONTESTS[1], CONTESTS[1].trace).setting
-    assert (setting.window_s, setting.models.warm_up_s, setting.models.block_tokens) == (1200.0, 240.0, 256)
-    assert setting.models.warm_up_s < setting.window_s
+    assert set(FULL.policies) == set(BUILT_IN)
+    study = replace(FULL, first_seed=10).study(CONTESTS[1], CONTESTS[1].trace)
+    models = study.setting.models
+    assert (study.setting.window_s, models.warm_up_s, models.block_tokens) == (1200.0, 240.0, 256)
+    assert (study.first_seed, study.seeds) == (10, 10)
 
 
-def test_seeds_begin_where_they_are_said_to():
-    study = replace(full(), first_seed=10).study(CONTESTS[1], CONTESTS[1].trace)
-    assert (study.first_seed, study.seeds, full().study(CONTESTS[1], "").first_seed) == (10, 10, 0)
-
-
-def test_a_quick_look_is_a_part_of_it():
-    extent, whole = quick(), full()
-    assert set(extent.loads) < set(whole.loads) and extent.seeds < whole.seeds and extent.window_s < whole.window_s
+def test_every_rule_load_and_seed_is_a_cell_and_cells_of_a_plan_are_neighbours():
+    study = replace(QUICK, policies=("lpwl", "random"), first_seed=7).study(CONTESTS[1], CONTESTS[1].trace)
+    cells = study.cells(Saturation("lpwl", 4.0, 10.0))
+    assert [(one.seed, one.load, one.policy) for one in cells] == list(
+        product((7, 8, 9), QUICK.loads, ("lpwl", "random"))
+    )
+    assert {one.load: one.rate for one in cells} == {0.6: pytest.approx(2.4), 0.95: pytest.approx(3.8)}

@@ -9,24 +9,19 @@ from loadtest.tournament.results_digest import results_digest, run
 from loadtest.tournament.scores import Row, write
 
 
-@pytest.fixture
-def digest(tmp_path):
-    def of(scores):
-        path = tmp_path / "results.json"
-        write(path, scores)
-        return results_digest(path.read_bytes())
-
-    return of
+def digest(scores):
+    return results_digest(msgspec.json.encode(scores))
 
 
-def changed_row(scores, **changes):
+def with_first(scores, row=None, **changes):
+    """The scores with a changed first workload, or a changed first row of it."""
     first, *rest = scores.workloads
-    rows = [msgspec.structs.replace(first.rows[0], **changes), *first.rows[1:]]
-    return msgspec.structs.replace(scores, workloads=[msgspec.structs.replace(first, rows=rows), *rest])
+    if row is not None:
+        changes["rows"] = [msgspec.structs.replace(first.rows[0], **row), *first.rows[1:]]
+    return msgspec.structs.replace(scores, workloads=[msgspec.structs.replace(first, **changes), *rest])
 
 
-def renamed(scores):
-    """Every rule, measure, workload and trace under another name, at another time, by other code."""
+def test_names_code_and_command_do_not_change_the_digest(scores):
     workloads = [
         msgspec.structs.replace(
             one,
@@ -41,48 +36,31 @@ def renamed(scores):
         for one in scores.workloads
     ]
     policies = [f"{name}:new=1" for name in scores.policies]
-    code = dict.fromkeys(policies, "other")
-    return msgspec.structs.replace(scores, workloads=workloads, policies=policies, code=code, asked="other")
+    changes = {"workloads": workloads, "policies": policies, "code": dict.fromkeys(policies, "other"), "asked": "other"}
+    assert digest(msgspec.structs.replace(scores, **changes)) == digest(scores)
 
 
-def test_names_code_and_command_do_not_change_the_digest(scores, digest):
-    assert digest(renamed(scores)) == digest(scores)
+def test_every_value_and_the_order_of_seeds_change_the_digest(scores):
+    first = scores.workloads[0]
+    seeds = [
+        {"values": first.rows[0].values | {"ttft_mean_ms": values}}
+        for values in ([100.0, 100.0, 100.001], [1.0, 2.0, 3.0], [2.0, 1.0, 3.0])
+    ]
+    changed = [with_first(scores, row) for row in (*seeds, {"load": 0.55}, {"calls": 1})]
+    changed.append(with_first(scores, load_1_calls_per_s=first.load_1_calls_per_s + 0.1))
+    changed.append(with_first(scores, round_robin_calls_per_s=1.0))
+    assert len({digest(scores), *map(digest, changed)}) == len(changed) + 1
 
 
-def test_one_changed_seed_changes_the_digest(scores, digest):
-    row = scores.workloads[0].rows[0]
-    values = row.values | {"ttft_mean_ms": [*row.values["ttft_mean_ms"][:-1], 100.001]}
-    assert digest(changed_row(scores, values=values)) != digest(scores)
-
-
-def test_another_order_of_seeds_changes_the_digest(scores, digest):
-    row = scores.workloads[0].rows[0]
-    values = [row.values | {"ttft_mean_ms": seeds} for seeds in ([1.0, 2.0, 3.0], [2.0, 1.0, 3.0])]
-    first, second = (digest(changed_row(scores, values=one)) for one in values)
-    assert first != second
-
-
-def test_another_load_changes_the_digest(scores, digest):
-    assert digest(changed_row(scores, load=0.55)) != digest(scores)
-
-
-def test_another_load_1_changes_the_digest(scores, digest):
-    first, *rest = scores.workloads
-    other = msgspec.structs.replace(first, load_1_calls_per_s=first.load_1_calls_per_s + 0.1)
-    assert digest(msgspec.structs.replace(scores, workloads=[other, *rest])) != digest(scores)
-
-
-def test_a_file_that_is_no_results_json_is_refused_by_name(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("text", "says"), [('{"cells": []}', "is not a results.json"), (None, "cannot be read: No such file or directory")]
+)
+def test_a_file_that_is_no_results_json_is_refused_by_name(tmp_path, capsys, text, says):
     path = tmp_path / "cells.json"
-    path.write_text('{"cells": []}')
+    if text is not None:
+        path.write_text(text)
     assert run(argparse.Namespace(file=path)) == 2
-    assert f"{path} is not a results.json" in capsys.readouterr().err
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path, capsys):
-    path = tmp_path / "results.json"
-    assert run(argparse.Namespace(file=path)) == 2
-    assert f"{path} cannot be read: No such file or directory" in capsys.readouterr().err
+    assert f"{path} {says}" in capsys.readouterr().err
 
 
 def test_the_command_prints_the_digest_of_the_file(scores, tmp_path):

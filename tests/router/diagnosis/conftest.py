@@ -68,7 +68,7 @@ class Simulated:
         gateway.dispatcher.traffic = self.measurements
         gateway.fleet.on_load.append(self.measurements.load_reported)
         _Gaps(gateway)
-        clients = Clients(self.time, gateway, workers, delays.request_s)
+        clients = Clients(self.time, [gateway], delays.request_s)
         for session in sessions:
             clients.play(session)
         self.time.run()

@@ -29,7 +29,7 @@ ROUND_ROBIN = PolicySpec("round_robin")
 
 def uploads(number, per_s, seed=1):
     shape = Shape(number, per_s, number, (14_000, 16_000), turns=(1, 1), answer_tokens=(10, 20))
-    return [replace(one, id=f"upload-{one.id}") for one in conversations(shape, 1, seed)]
+    return [replace(one, id=f"upload-{one.id}") for one in conversations(shape, seed)]
 
 
 def pressures(diagnosis):
@@ -39,7 +39,7 @@ def pressures(diagnosis):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_healthy_fleet_has_no_finding_in_ten_minutes(simulated, seed):
     shape = replace(CHATS, sessions=300, starts_per_s=0.5, prefixes=12)
-    fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(shape, 4, seed))
+    fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(shape, seed))
     assert fleet.time.now_s > 500
     assert pressures(fleet.diagnosis) == []
     assert {one.check for one in fleet.diagnosis.unsure} <= {Pressure.PHASE_INTERFERENCE}
@@ -53,7 +53,7 @@ def test_long_prompts_with_time_to_spare_are_no_finding(simulated):
 
 def test_too_many_long_prompts_are_prefill_queueing(simulated):
     shape = Shape(120, 4.0, 120, (12_000, 30_000), turns=(1, 1), answer_tokens=(1, 3))
-    fleet = simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 2, 0))
+    fleet = simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 1))
     (finding,) = fleet.diagnosis.findings
     assert finding.check is Pressure.PREFILL_QUEUEING
     by_length, lengths = finding.evidence
@@ -65,7 +65,7 @@ def test_too_many_long_prompts_are_prefill_queueing(simulated):
 
 def test_too_many_streams_a_worker_are_decode_scheduling(simulated):
     shape = Shape(150, 8.0, 1, (1_500, 1_500), turns=(1, 1), answer_tokens=(150, 250))
-    fleet = simulated((WorkerSpec(PROFILE, speed=0.12),) * 2, conversations(shape, 2, 0))
+    fleet = simulated((WorkerSpec(PROFILE, speed=0.12),) * 2, conversations(shape, 0))
     (finding,) = fleet.diagnosis.findings
     assert finding.check is Pressure.DECODE_SCHEDULING
     for _, p50, p95, p99, beside, running in finding.evidence[0].rows:
@@ -75,23 +75,23 @@ def test_too_many_streams_a_worker_are_decode_scheduling(simulated):
 
 def test_few_streams_a_worker_are_no_finding(simulated):
     shape = Shape(150, 1.0, 1, (1_500, 1_500), turns=(1, 1), answer_tokens=(150, 250))
-    fleet = simulated((WorkerSpec(PROFILE, speed=0.12),) * 2, conversations(shape, 2, 0))
+    fleet = simulated((WorkerSpec(PROFILE, speed=0.12),) * 2, conversations(shape, 0))
     assert pressures(fleet.diagnosis) == []
 
 
 def test_a_small_cache_is_kv_capacity(simulated):
     shape = Shape(60, 0.7, 60, (2_000, 3_000), turns=(4, 5), pause_s=6.0, answer_tokens=(100, 250))
-    fleet = simulated((WorkerSpec(PROFILE, num_blocks=700),) * 2, conversations(shape, 2, 0))
+    fleet = simulated((WorkerSpec(PROFILE, num_blocks=700),) * 2, conversations(shape, 0))
     (finding,) = fleet.diagnosis.findings
     assert finding.check is Pressure.KV_CAPACITY
     for _, kv_use, preemptions, evicted, utilisation in finding.evidence[0].rows:
         assert 0 < kv_use < 1 and preemptions >= 0 and evicted > 0.3 and utilisation < 0.2
-    assert pressures(simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 2, 0)).diagnosis) == []
+    assert pressures(simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 0)).diagnosis) == []
 
 
 def test_uploads_beside_chats_are_phase_interference(simulated):
     shape = Shape(40, 1.0, 4, (500, 1_000), turns=(3, 4), pause_s=1.0, answer_tokens=(200, 300))
-    load = [*conversations(shape, 1, 0), *uploads(30, 0.4)]
+    load = [*conversations(shape, 0), *uploads(30, 0.4)]
     fleet = simulated((WorkerSpec(PROFILE),) * 2, load, PolicySpec("marginal_cost", hold=False, lanes=False))
     (finding,) = fleet.diagnosis.findings
     assert finding.check is Pressure.PHASE_INTERFERENCE
@@ -101,18 +101,18 @@ def test_uploads_beside_chats_are_phase_interference(simulated):
 
 
 def test_sessions_that_change_workers_are_prefix_reuse(simulated):
-    fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(CHATS, 4, 0), ROUND_ROBIN)
+    fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(CHATS, 0), ROUND_ROBIN)
     (finding,) = fleet.diagnosis.findings
     assert finding.check is Pressure.PREFIX_REUSE
     turns, moves = finding.evidence
     assert [row[0] for row in turns.rows] == ["1", "2", "3", "4", "5", "6"]
     assert all(row[3] < 0.7 for row in turns.rows[1:3])
     assert dict(map(tuple, moves.rows))["elsewhere: the policy preferred another worker to the cached prompt"] > 50
-    assert pressures(simulated((WorkerSpec(PROFILE),) * 4, conversations(CHATS, 4, 0)).diagnosis) == []
+    assert pressures(simulated((WorkerSpec(PROFILE),) * 4, conversations(CHATS, 0)).diagnosis) == []
 
 
 def test_without_kv_events_and_views_moves_are_not_known(simulated):
-    fleet = simulated((WorkerSpec(PROFILE),) * 2, conversations(CHATS, 2, 0)[:5], ROUND_ROBIN, events=False)
+    fleet = simulated((WorkerSpec(PROFILE),) * 2, conversations(CHATS, 0)[:5], ROUND_ROBIN, events=False)
     assert set(fleet.measured.moved) <= {Moved.COST, Moved.CACHE_LOST, Moved.NOT_KNOWN}
     assert sum(fleet.measured.moved.values()) > 5
 
@@ -124,7 +124,7 @@ def test_an_idle_gateway_is_unsure_of_all_but_roles(simulated):
 
 
 def test_thresholds_decide(simulated):
-    sessions = conversations(CHATS, 4, 0)
+    sessions = conversations(CHATS, 0)
     fleet = simulated((WorkerSpec(PROFILE),) * 4, sessions, gap_s=0.005)
     assert pressures(fleet.diagnosis) == [Pressure.DECODE_SCHEDULING]
     assert pressures(simulated((WorkerSpec(PROFILE),) * 4, sessions, min_requests=10_000).diagnosis) == []

@@ -338,7 +338,7 @@ def served(simulated):
 
     def run(workers, rate):
         shape = Shape(200, rate, 200, (3_000, 5_000), turns=(1, 1), answer_tokens=(150, 250))
-        measured = simulated((WorkerSpec(PROFILE),) * workers, conversations(shape, workers, 0)).measured
+        measured = simulated((WorkerSpec(PROFILE),) * workers, conversations(shape, 0)).measured
         fleet = [msgspec.structs.replace(member(0), id=name) for name in measured.workers]
         (one,) = plans(measured, fleet, 50, LINK)
         return measured, one

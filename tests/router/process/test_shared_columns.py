@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.late_ledger import LateLedgers
+from loadtest.sim.late_ledger import late_ledgers
 from policies.view import FleetView
 from router.config.model import HealthConfig
 from router.placement.fleet.fleet import Fleet
@@ -39,8 +39,8 @@ def candidates():
 @pytest.fixture(params=["shared memory", "late by half a second", "own late, too"])
 def processes(request, clock):
     if request.param != "shared memory":
-        late = LateLedgers(PROCESSES, 0.5, lambda: clock[0], 0.2 if request.param == "own late, too" else 0.0)
-        yield [WorkerLoads(late.of(number)) for number in range(PROCESSES)]
+        own_delay_s = 0.2 if request.param == "own late, too" else 0.0
+        yield [WorkerLoads(one) for one in late_ledgers(PROCESSES, 0.5, lambda: clock[0], own_delay_s)]
         return
     table = make_table(PROCESSES)
     ledgers = [Ledger(table, PROCESSES, number) for number in range(PROCESSES)]
