@@ -10,7 +10,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -38,39 +38,43 @@ class Watched:
             SaturationError: there is no load 1.0.
         """
         bar = self._bar
-        tasks: dict[str, TaskID] = {}
+        tasks: dict[str, Task] = {}
 
         def tried(cells: list[Cell]) -> list[Result]:
             rule, rate = cells[0].policy, cells[0].rate
             name = f"{title}load 1.0 by {rule}"
             if rule not in tasks:
-                tasks[rule] = bar.add_task(name, total=USUAL_TRIES * len(cells))
-            if not bar.console.is_terminal:
-                bar.console.print(f"{name}: {rate:.2f} x the trace's rate", highlight=False)
-            task = bar.tasks[bar.task_ids.index(tasks[rule])]
+                tasks[rule] = self._task(name, USUAL_TRIES * len(cells))
+            task = tasks[rule]
+            self._print(f"{name}: {rate:.2f} x the trace's rate")
             bar.update(task.id, total=max(task.total or 0.0, task.completed + len(cells)))
             return self._sweep.results(cells, lambda result: bar.advance(task.id))
 
         found = study.saturations(tried)
         for task in tasks.values():
-            bar.remove_task(task)
+            bar.remove_task(task.id)
         return found
 
     def results(self, name: str, cells: Sequence[Cell]) -> list[Result]:
-        bar = self._bar
-        task: TaskID = bar.add_task(name, total=len(cells))
-        done = 0
+        task = self._task(name, len(cells))
 
         def heard(result: Result) -> None:
-            nonlocal done
-            bar.advance(task)
-            done += 1
-            if not bar.console.is_terminal and done * 10 // len(cells) > (done - 1) * 10 // len(cells):
-                bar.console.print(f"{name}: {done} of {len(cells)}", highlight=False)
+            self._bar.advance(task.id)
+            done = int(task.completed)
+            if done * 10 // len(cells) > (done - 1) * 10 // len(cells):
+                self._print(f"{name}: {done} of {len(cells)}")
 
         results = self._sweep.results(cells, heard)
-        bar.remove_task(task)
+        self._bar.remove_task(task.id)
         return results
+
+    def _task(self, name: str, total: int) -> Task:
+        number = self._bar.add_task(name, total=total)
+        return self._bar.tasks[self._bar.task_ids.index(number)]
+
+    def _print(self, line: str) -> None:
+        if not self._bar.console.is_terminal:
+            self._bar.console.print(line, highlight=False)
 
 
 @contextmanager

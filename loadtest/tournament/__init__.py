@@ -2,6 +2,6 @@
 
 A `contests.Contest` is a workload with its fleet, and an `Extent` says how much of it is played. `run` plays the
 contests with the lab's own sweep and bisection. The results become
-`scores.Scores`, which is results.json. `ranking` and `overall` compute places, losses and the two halves from it, and
-`page` writes them as Markdown. Only the command line imports this package.
+`scores.Scores`, which is results.json. `ranking` computes places and losses from it, and `page` writes them as
+Markdown. Only the command line imports this package.
 """

@@ -25,14 +25,13 @@ SLOS = {"llama-3.1-8b": Slo(2_000.0, 100.0), "llama-3.1-70b": Slo(2_000.0, 200.0
 class Contest:
     """One workload. `trace` is a generator, or the start of a file name in ``--traces``.
 
-    `block_tokens` is the size of a KV block, None for the trace's own; `half` is its side in the held-out check.
+    `block_tokens` is the size of a KV block, None for the trace's own.
     """
 
     name: str
     title: str
     trace: str
     fleet: Fleet
-    half: str
     block_tokens: int | None
 
     @property
@@ -53,7 +52,7 @@ class Contest:
 
 
 _EIGHT = Fleet(8, "llama-3.1-8b-h100")
-_HALF = Fleet(4, "llama-3.1-8b-h100")
+_FOUR = Fleet(4, "llama-3.1-8b-h100")
 _LARGE = Fleet(4, "llama-3.1-70b-4xh100")
 
 # The trace runs on four workers. More workers would replay it faster, so that its window would last less time: with
@@ -63,14 +62,13 @@ _LARGE = Fleet(4, "llama-3.1-70b-4xh100")
 # as much as a mean one. Prompts are longer than the generators' defaults if the defaults would make tens of calls a
 # second. Twenty minutes of such traffic take minutes to compute, fifty times for each rule.
 CONTESTS = (
-    Contest("conversation", "conversation trace", "conversation_trace.jsonl", _HALF, "B", None),
-    Contest("agents", "agents", "generator:agents:rate_per_s=0.09", _EIGHT, "A", 256),
+    Contest("conversation", "conversation trace", "conversation_trace.jsonl", _FOUR, None),
+    Contest("agents", "agents", "generator:agents:rate_per_s=0.09", _EIGHT, 256),
     Contest(
         "hot_prompt",
         "hot prompt",
         "generator:hot_prompt:rate_per_s=5,system_tokens=16000,question_p50_tokens=2000,question_p90_tokens=8000",
         _LARGE,
-        "B",
         256,
     ),
     Contest(
@@ -79,7 +77,6 @@ CONTESTS = (
         "generator:shared_prefixes:rate_per_s=4,low_prefix_tokens=8000,high_prefix_tokens=24000,"
         "question_p50_tokens=2000,question_p90_tokens=8000",
         _LARGE,
-        "A",
         256,
     ),
     Contest(
@@ -87,7 +84,6 @@ CONTESTS = (
         "documents beside chats",
         "generator:documents_beside_chats:rate_per_s=0.9,upload_share=0.2",
         _LARGE,
-        "A",
         128,
     ),
     Contest(
@@ -95,7 +91,6 @@ CONTESTS = (
         "no reuse",
         "generator:no_reuse:rate_per_s=5,prompt_p50_tokens=4000,prompt_p90_tokens=16000",
         _LARGE,
-        "B",
         512,
     ),
 )

@@ -9,7 +9,7 @@ from loadtest.lab.comparison import Standing
 from loadtest.lab.findings import MARKS, READING, Measure, figure, verdict
 from loadtest.lab.report.tables import table
 from loadtest.tournament.contests import ENOUGH_SEEDS
-from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Halves, Loss, Match, halves, losses, matches, overall
+from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Loss, Match, losses, matches, overall
 from loadtest.tournament.scores import BESIDE, RANKED, Scores, Workload
 
 FILE = "tournament.md"
@@ -36,8 +36,6 @@ def page(scores: Scores) -> str:
         "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under"
         " which requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
         _firsts(scores, BESIDE),
-        "## Held-out check",
-        *_held_out(scores),
         "## What was played",
         *_played(scores),
         *(part for workload in scores.workloads for part in _workload(scores, workload)),
@@ -158,64 +156,13 @@ def _first(scores: Scores, match: Match) -> str:
     return first if ours.best else f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS[verdict(ours)]}"
 
 
-def _held_out(scores: Scores) -> Iterator[str]:
-    """Yield all rules on one half of the workloads and on the other."""
-    found = halves(scores)
-    if found is None:
-        yield "Not possible: only workloads of one half were played."
-        return
-    titles = ["; ".join(one.title for one in scores.workloads if one.half == half) for half in found.names]
-    pairs = len(scores.policies) * (len(scores.policies) - 1) // 2
-    yield (
-        f"Half {found.names[0]}: {titles[0]}. Half {found.names[1]}: {titles[1]}. Rules are ranked by goodput on each"
-        f" half alone; {found.swaps} of {pairs} pairs of rules stand the other way round on the other half."
-    )
-    yield from (_chosen(found, half) for half in (0, 1))
-    yield table(
-        (
-            "rule",
-            *(f"half {half}: {what}" for half in found.names for what in ("place", "goodput", "mean TTFT, x best")),
-            "places apart",
-        ),
-        (
-            (
-                _name(scores, row.policy),
-                *_half(found, 0, row.policy),
-                *_half(found, 1, row.policy),
-                f"{found.place(1, row.policy) - found.place(0, row.policy):+d}",
-            )
-            for row in found.tables[0]
-        ),
-    )
-
-
-def _chosen(found: Halves, half: int) -> str:
-    """Describe how the rule that one half would choose does on the other half."""
-    other = 1 - half
-    best = found.tables[half][0]
-    there, top = found.of(other, best.policy), found.tables[other][0]
-    said = f"Chosen on half {found.names[half]}: `{best.policy}`. On half {found.names[other]} it is"
-    if there.policy == top.policy:
-        return f"{said} first too."
-    return (
-        f"{said} number {found.place(other, best.policy)}, with a goodput of {there.goodput.mean:.3f} against"
-        f" {top.goodput.mean:.3f} of `{top.policy}`."
-    )
-
-
-def _half(found: Halves, half: int, policy: str) -> tuple[str, ...]:
-    one = found.of(half, policy)
-    return str(found.place(half, policy)), figure(one.goodput, ".3f"), f"{one.times['ttft_mean_ms']:.2f}"
-
-
 def _played(scores: Scores) -> Iterator[str]:
-    heads = "workload", "half", "trace", "fleet", "SLO, TTFT:TPOT", "KV block", "load 1.0", "round robin's"
+    heads = "workload", "trace", "fleet", "SLO, TTFT:TPOT", "KV block", "load 1.0", "round robin's"
     yield table(
         (*heads, "calls measured"),
         (
             (
                 one.title,
-                one.half,
                 f"`{one.trace}`",
                 f"{one.workers} x {one.profile}",
                 f"{one.ttft_ms:g}:{one.tpot_ms:g} ms",

@@ -1,4 +1,4 @@
-"""The ranking per workload, load and measure; of all together: goodput, sustained load, and the held-out check."""
+"""The ranking per workload, load and measure; of all together: goodput and sustained load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean
 
 from loadtest.lab.comparison import Standing, standings
-from loadtest.lab.findings import Measure, swapped
+from loadtest.lab.findings import Measure
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 SATURATED = 1.0
@@ -167,34 +167,3 @@ def _ratio(policy: str, played: Iterable[Match]) -> float:
     found = [(match.of(policy).mean, match.first.mean) for match in played]
     answered = [log(ours / best) for ours, best in found if ours > 0.0 < best]
     return exp(fmean(answered)) if answered else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """The held-out check: all rules on one half of the workloads and on the other."""
-
-    names: tuple[str, str]
-    tables: tuple[list[Overall], list[Overall]]
-
-    def place(self, half: int, policy: str) -> int:
-        """Return a rule's place by goodput; 1 is the first."""
-        return [one.policy for one in self.tables[half]].index(policy) + 1
-
-    def of(self, half: int, policy: str) -> Overall:
-        """Return one rule's result on a half."""
-        return self.tables[half][self.place(half, policy) - 1]
-
-    @property
-    def swaps(self) -> int:
-        """Count the pairs of rules whose order differs on the other half."""
-        first, second = ([one.policy for one in table] for table in self.tables)
-        return swapped(first, second)
-
-
-def halves(scores: Scores) -> Halves | None:
-    """Return the two halves; None unless workloads of both were played."""
-    names = sorted({workload.half for workload in scores.workloads})
-    if len(names) != 2:
-        return None
-    first, second = ([one for one in scores.workloads if one.half == name] for name in names)
-    return Halves((names[0], names[1]), (overall(scores, first), overall(scores, second)))

@@ -40,7 +40,6 @@ class Workload(msgspec.Struct, frozen=True):
     name: str
     title: str
     trace: str
-    half: str
     workers: int
     profile: str
     ttft_ms: float
@@ -105,7 +104,6 @@ def workload(contest: Contest, findings: Findings) -> Workload:
         contest.name,
         contest.title,
         Path(trace).name if contest.recorded else trace,
-        contest.half,
         contest.fleet.workers,
         contest.fleet.profile,
         contest.slo.ttft_ms,

@@ -8,7 +8,7 @@ from loadtest.tournament.contests import Contest
 from loadtest.tournament.scores import REPORTED, Row, Scores, Workload
 
 GENERATOR = "generator:no_reuse:rate_per_s=3,prompt_p50_tokens=4000,prompt_p90_tokens=16000"
-TINY = Contest("tiny", "tiny requests", GENERATOR, Fleet(2, "llama-3.1-70b-4xh100"), "A", 512)
+TINY = Contest("tiny", "tiny requests", GENERATOR, Fleet(2, "llama-3.1-70b-4xh100"), 512)
 CALM, BUSY, OVER = 0.5, 0.9, 1.05
 LOAD_1_PER_S = 7.25
 
@@ -25,7 +25,7 @@ def row(policy, load, ttft, p99, goodput):
     return Row(policy, load, 137, {measure.name: spread.get(measure.name, [0.0] * 3) for measure in REPORTED})
 
 
-def workload(name, half, rows, **changed):
+def workload(name, rows, **changed):
     given = {
         "trace": f"generator:{name}",
         "workers": 4,
@@ -37,7 +37,7 @@ def workload(name, half, rows, **changed):
         "load_1_calls_per_s": LOAD_1_PER_S,
         "round_robin_calls_per_s": None,
     }
-    return Workload(name=name, title=f"{name} calls", half=half, rows=rows, **(given | changed))
+    return Workload(name=name, title=f"{name} calls", rows=rows, **(given | changed))
 
 
 def changed_rows(scores, number, policy, values, load=None):
@@ -92,6 +92,6 @@ def scores():
         seeds=3,
         window_s=1200.0,
         warm_up_s=240.0,
-        workloads=[workload("first", "A", first), workload("second", "B", second, round_robin_calls_per_s=3.5)],
+        workloads=[workload("first", first), workload("second", second, round_robin_calls_per_s=3.5)],
         left_out=["some trace: --traces is not given"],
     )

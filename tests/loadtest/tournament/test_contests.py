@@ -1,4 +1,3 @@
-from collections import Counter
 from dataclasses import replace
 from itertools import product
 
@@ -19,11 +18,6 @@ def test_every_contest_has_a_fleet_a_service_level_and_blocks_that_divide_its_ca
     assert profile.kv_tokens > 100 * (contest.block_tokens or 512)
     if not contest.recorded:
         assert parse_source(contest.trace).draw(0, 60.0).sessions
-
-
-def test_each_half_has_half_of_the_contests():
-    assert Counter(contest.half for contest in CONTESTS) == {"A": 3, "B": 3}
-    assert len({contest.name for contest in CONTESTS}) == len(CONTESTS)
 
 
 def test_a_recorded_one_is_found_packed_or_not(tmp_path):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from loadtest.tournament.ranking import halves, losses, matches, overall, sustainable
+from loadtest.tournament.ranking import losses, matches, overall, sustainable
 from tests.loadtest.tournament.conftest import changed_rows
 
 
@@ -85,18 +85,3 @@ def test_a_rule_that_answers_nothing_has_no_time_to_compare(scores):
     for policy in scores.policies:
         scores = changed_rows(scores, 0, policy, nothing)
     assert overall(scores, scores.workloads[:1])[0].times["ttft_mean_ms"] == 1.0
-
-
-def test_each_half_has_a_ranking_of_its_own(scores):
-    found = halves(scores)
-    assert found is not None and found.names == ("A", "B")
-    assert [one.policy for one in found.tables[0]] == ["ours", "a", "b"]
-    assert [one.policy for one in found.tables[1]] == ["ours", "a", "b"], "equal goodput: as they are named"
-    assert found.swaps == 0 and found.place(1, "b") == 3
-    assert found.of(0, "a").goodput.mean == pytest.approx((0.5 * 0.98 + 0.9 * 0.8 + 1.05 * 0.6) / 3)
-
-
-def test_swaps_between_the_halves_are_counted(scores):
-    found = halves(changed_rows(scores, 1, "b", {"goodput_per_s": [7.25] * 3}))
-    assert found is not None
-    assert found.place(1, "b") == 1 and found.swaps == 2

@@ -91,7 +91,7 @@ def test_a_workload_that_was_played_otherwise_is_refused_by_name(held, before, c
 
 
 def test_a_workload_whose_trace_is_missing_is_refused(held, before, monkeypatch):
-    recorded = Contest("tiny", "tiny requests", "tiny.jsonl", TINY.fleet, "A", 512)
+    recorded = Contest("tiny", "tiny requests", "tiny.jsonl", TINY.fleet, 512)
     monkeypatch.setattr(update, "CONTESTS", (recorded,))
     workloads = [msgspec.structs.replace(before.workloads[0], trace="tiny.jsonl.zst")]
     code, said, _ = held(given=msgspec.structs.replace(before, workloads=workloads))
