@@ -14,7 +14,6 @@ from rich.console import Console
 
 from loadtest.compare.findings import COMPARED, IMBALANCE, TTFTS, Findings
 from loadtest.compare.ordering import Ordering
-from loadtest.lab.cell import as_json
 from loadtest.lab.findings import Measure
 from loadtest.lab.report.tables import Sheet, markdown, print_sheet
 from loadtest.report.confidence import Interval, interval
@@ -142,7 +141,7 @@ def write(folder: Path, findings: Findings, commands: Mapping[str, str]) -> None
     (folder / PAGE).write_text(page(findings), encoding="utf-8")
     document: dict[str, Any] = {
         "case": findings.case,
-        "cell": as_json(findings.cell),
+        "cell": asdict(findings.cell),
         "backend": findings.backend,
         "time_scale": findings.time_scale,
         "commands": commands,

@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -175,7 +174,3 @@ def _sources(folder: Traversable) -> list[Traversable]:
 def _contents(trace: str) -> str:
     """Return a digest of a trace's file; empty for a generator, whose code is in the code digest."""
     return "" if trace.startswith(GENERATOR) else hashlib.sha256(Path(trace).read_bytes()).hexdigest()
-
-
-def as_json(cell: Cell) -> dict[str, Any]:
-    return asdict(cell)

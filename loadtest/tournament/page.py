@@ -82,7 +82,7 @@ def _code(scores: Scores) -> str:
 
 
 def _overall(scores: Scores) -> Iterator[str]:
-    found = overall(scores, scores.workloads)
+    found = overall(scores)
     yield _margin("goodput", [one.goodput for one in found])
     yield _margin("sustained load", [one.sustained for one in found])
     yield table(

@@ -18,7 +18,7 @@ HEAVY = 0.05
 BOUND = 0.9
 """A load is sustained while this share of the calls meets the service level (DistServe's attainment). It fits load 1.0,
 where lpwl's 90th percentile of TTFT crosses the service level."""
-Of = Callable[[Scores, Workload, str, int], float]
+Of = Callable[[Workload, str, int], float]
 _TIMES = ("ttft_mean_ms", "ttft_p99_ms")
 
 
@@ -101,11 +101,11 @@ class Overall:
     worst_at: str
 
 
-def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
+def overall(scores: Scores) -> list[Overall]:
     """Return every rule's result, the highest goodput first."""
-    goodput = _by_policy(_per_seed(scores, workloads, _relative))
-    sustained = _by_policy(_per_seed(scores, workloads, _sustained))
-    played = list(matches(scores, workloads))
+    goodput = _by_policy(_per_seed(scores, _relative))
+    sustained = _by_policy(_per_seed(scores, _sustained))
+    played = list(matches(scores))
     found = [_of(policy, goodput[policy], sustained[policy], played) for policy in scores.policies]
     return sorted(found, key=lambda one: (-one.goodput.mean, -one.sustained.mean))
 
@@ -125,22 +125,22 @@ def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
     return loads[-1]
 
 
-def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
+def _per_seed(scores: Scores, of: Of) -> dict[str, list[float]]:
     return {
-        policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
+        policy: [fmean(of(workload, policy, seed) for workload in scores.workloads) for seed in range(scores.seeds)]
         for policy in scores.policies
     }
 
 
-def _relative(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+def _relative(workload: Workload, policy: str, seed: int) -> float:
     """Return goodput per second in calls of load 1.0, as the mean over loads."""
-    found = [workload.values("goodput_per_s", policy, load)[seed] for load in scores.loads]
+    found = [workload.values("goodput_per_s", policy, load)[seed] for load in workload.loads]
     return fmean(found) / workload.load_1_calls_per_s
 
 
-def _sustained(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
-    shares = [workload.values("goodput_share", policy, load)[seed] for load in scores.loads]
-    return sustainable(scores.loads, shares)
+def _sustained(workload: Workload, policy: str, seed: int) -> float:
+    shares = [workload.values("goodput_share", policy, load)[seed] for load in workload.loads]
+    return sustainable(workload.loads, shares)
 
 
 def _by_policy(values: Mapping[str, Sequence[float]]) -> dict[str, Standing]:

@@ -141,7 +141,7 @@ def _write(out: Path, found: scores.Scores) -> None:
 
 
 def _say(console: Console, found: scores.Scores, out: Path) -> None:
-    for place, one in enumerate(overall(found, found.workloads)[:5], 1):
+    for place, one in enumerate(overall(found)[:5], 1):
         line = f"{place}. {one.policy}: goodput {one.goodput.mean:.3f}, sustained load {one.sustained.mean:.3f}"
         console.print(line, highlight=False, markup=False)
     console.print(
