@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.conformance.corpus import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.conformance.request_cases import REQUEST_CASES
-from tests.properties.harness import World, cut_up
+from tests.properties.harness import CUTS, World, cut_up
 from tests.properties.limits import limited
-from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
+from tests.properties.mutations import MUTATIONS, budget, mutated
 from tests.properties.strict import read_all, read_requests
 from tests.properties.test_request_splits import LIMITS, serve
 

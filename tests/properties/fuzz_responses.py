@@ -10,9 +10,9 @@ from router.gateway.http.upstream.sse import FirstEvent
 from router.gateway.http.upstream.usage import find_usage
 from router.gateway.rewrites.usage_frame import UsageFrame
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
-from tests.properties.harness import cut_up
+from tests.properties.harness import CUTS, cut_up
 from tests.properties.limits import limited
-from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
+from tests.properties.mutations import MUTATIONS, budget, mutated
 from tests.properties.strict import read_final
 from tests.properties.test_response_splits import REQUEST, Outcome
 
@@ -54,28 +54,12 @@ def test_bytes_behind_a_row(noise, row, cuts, closes):
 
 EVENT_PARTS = st.sampled_from(
     [
-        b"data: ",
-        b"data:",
-        b"event: error",
-        b"event: response.created",
-        b": c",
-        b"\n",
-        b"\n\n",
-        b"\r\n",
-        b"\r\n\r\n",
-        b"\r",
-        b'{"error":{"message":"m","code":500}}',
-        b'{"choices":[]}',
-        b'{"choices":[],"usage":{"prompt_tokens":1}}',
-        b'"usage":{',
-        b"{" * 50,
-        b"[" * 2_000,
-        b"}",
-        b"[DONE]",
-        b"\xff",
-        b'"finish_reason":"stop"',
+        b"data: ", b"data:", b"event: error", b"event: response.created", b": c", b"\n", b"\n\n", b"\r\n",
+        b"\r\n\r\n", b"\r", b'{"error":{"message":"m","code":500}}', b'{"choices":[]}',
+        b'{"choices":[],"usage":{"prompt_tokens":1}}', b'"usage":{', b"{" * 50, b"[" * 2_000, b"}", b"[DONE]",
+        b"\xff", b'"finish_reason":"stop"',
     ]
-)
+)  # fmt: skip
 
 
 @budget(10)

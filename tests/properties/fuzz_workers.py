@@ -24,35 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures(
 SAMPLES = [name.encode() for name in (RUNNING, WAITING, USAGE, QUERIES, HITS, SLEEP, CACHE, STARTED)]
 PAGE_PARTS = st.sampled_from(
     [
-        *SAMPLES,
-        b'{engine="0"}',
-        b'{engine="1",model_name="m"}',
-        b"{",
-        b"}",
-        b'"',
-        b"\\",
-        b",",
-        b"=",
-        b" ",
-        b"\t",
-        b"\n",
-        b"\r",
-        b" 1.0\n",
-        b" 1e400\n",
-        b" -1\n",
-        b" NaN\n",
-        b"9" * 400,
-        b'engine="99999"',
-        b'block_size="16",num_gpu_blocks="100"',
-        b'num_gpu_blocks="' + b"9" * 5_000 + b'"',
-        b"# HELP x y\n",
-        b"a",
-        b"_",
-        b"\xff",
-        b"\x00",
-        b"\xe2\x80\xa8",
+        *SAMPLES, b'{engine="0"}', b'{engine="1",model_name="m"}', b"{", b"}", b'"', b"\\", b",", b"=", b" ", b"\t",
+        b"\n", b"\r", b" 1.0\n", b" 1e400\n", b" -1\n", b" NaN\n", b"9" * 400, b'engine="99999"',
+        b'block_size="16",num_gpu_blocks="100"', b'num_gpu_blocks="' + b"9" * 5_000 + b'"', b"# HELP x y\n", b"a",
+        b"_", b"\xff", b"\x00", b"\xe2\x80\xa8",
     ]
-)
+)  # fmt: skip
 PAGES = st.lists(PAGE_PARTS, max_size=30).map(b"".join)
 ENDPOINT = parse_endpoint("http://worker:1")
 ANSWERS = {

@@ -9,6 +9,7 @@ from collections import deque
 from itertools import pairwise
 
 import msgspec
+from hypothesis import strategies as st
 
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
@@ -235,6 +236,15 @@ class World:
         return (statistics["streams"], statistics["buffered_body_bytes"], running) == (0, 0, 0)
 
 
+CUTS = st.lists(st.integers(0, 1 << 30), max_size=12)
+
+
 def cut_up(raw, cuts):
     ends = sorted({cut % (len(raw) + 1) for cut in cuts} | {0, len(raw)})
     return [raw[start:end] for start, end in pairwise(ends)]
+
+
+def byte_by_byte(raw):
+    """Cut into single bytes, or into pieces of 997 if there are many."""
+    size = 997 if len(raw) > 20_000 else 1
+    return [raw[start : start + size] for start in range(0, len(raw), size)]

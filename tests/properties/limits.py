@@ -49,13 +49,6 @@ def limited(check):
     return within
 
 
-def cpu_s(call):
-    """Return the CPU time of `call`; 0 if too short to measure."""
-    began_s = time.process_time()
-    call()
-    return time.process_time() - began_s
-
-
 @contextmanager
 def memory_limit():
     """Limit the growth of the process during the block.

@@ -47,7 +47,6 @@ def mutated(raw, mutations):
 
 
 MUTATIONS = st.lists(MUTATION, max_size=4)
-CUTS = st.lists(st.integers(0, 1 << 30), max_size=8)
 
 
 def budget(factor):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from router.gateway.http.upstream.headers import HOP_BY_HOP
 from router.placement.request import Usage
-from tests.properties.harness import World, cut_up
+from tests.properties.harness import CUTS, World, cut_up
 from tests.properties.strict import read_message
 
 # JSON as text, since its spelling must be kept: white space, forms of numbers, escapes, repeated names.
@@ -81,7 +81,6 @@ NAMES = st.from_regex(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,10}", fullmatch=True).fil
 ) | st.sampled_from([b"Accept", b"accept", b"Cookie", b"AUTHORIZATION", b"X-Forwarded-For", b"traceparent", b"Via"])
 VALUES = st.binary(max_size=20).map(lambda raw: re.sub(rb"[^\t\x20-\x7e\x80-\xff]", b"", raw))
 LINES = st.lists(st.tuples(NAMES, st.sampled_from([b":", b": ", b":\t"]), VALUES).map(b"".join), max_size=12)
-CUTS = st.lists(st.integers(0, 1 << 30), max_size=4)
 # The gateway's own header lines follow the ones that it passes on.
 _ADDED = (
     b"X-Request-Id:",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conformance.corpus import BODY, MAX_BODY_BYTES, MAX_HEADER_BYTES, H, P
 from tests.conformance.request_cases import REQUEST_CASES
-from tests.properties.harness import World, cut_up
+from tests.properties.harness import CUTS, World, byte_by_byte, cut_up
 from tests.properties.strict import read_all
 
 LIMITS = {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES}
@@ -19,7 +19,6 @@ _OURS = re.compile(rb"(?i)(x-request-id|date): [^\r]*")
 # Two checks may find the same fault, each with its own message.
 _WORDS = re.compile(rb'content-length: \d+(\r\n(?:.+\r\n)*\r\n\{"error":\{"message":")[^"]*"')
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-CUTS = st.lists(st.integers(0, 1 << 30), max_size=12)
 
 
 def exchange(pieces):
@@ -69,12 +68,8 @@ def serve(world, answered):
 @pytest.mark.parametrize("name", REQUEST_CASES)
 def test_each_row_byte_by_byte(name):
     raw = REQUEST_CASES[name].raw
-    if len(raw) > 20_000:
-        pieces = [raw[start : start + 997] for start in range(0, len(raw), 997)]
-    else:
-        pieces = [raw[index : index + 1] for index in range(len(raw))]
-    whole, split = exchange([raw]), exchange(pieces)
-    assert split == whole
+    whole = exchange([raw])
+    assert exchange(byte_by_byte(raw)) == whole
     assert len(whole[0]) == len(REQUEST_CASES[name].forwarded)
 
 
@@ -110,13 +105,14 @@ VALUES = st.binary(max_size=12).map(lambda raw: re.sub(rb"[^\t\x20-\x7e\x80-\xff
 FIELDS = st.lists(st.tuples(TOKENS, VALUES).map(lambda pair: b"X-" + pair[0] + b":" + pair[1]), max_size=5)
 
 
+def head(lines):
+    return b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines)
+
+
 @given(st.lists(st.tuples(FIELDS, chunked() | LENGTHED), min_size=1, max_size=4), CUTS)
 @example([([], (b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b""))] * 2, [1])
 def test_every_request_arrives_once_and_whole(requests, cuts):
-    raw = b"".join(
-        b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines) + body
-        for lines, (body, _) in requests
-    )
+    raw = b"".join(head(lines) + body for lines, (body, _) in requests)
     got, client_got, closed, pending = exchange(cut_up(raw, cuts))
     assert [content for _, _, content in got] == [content for _, (_, content) in requests]
     for (_, got_lines, _), (lines, _) in zip(got, requests, strict=True):
@@ -141,7 +137,7 @@ EXTRA = st.sampled_from(
 
 @given(FIELDS, EXTRA, LENGTH_LINE, st.lists(CONTENT, min_size=2, max_size=5), st.booleans(), CUTS)
 def test_a_head_that_is_repeated_but_for_its_length(lines, extra, length_line, contents, last, cuts):
-    before = b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines) + extra
+    before = head(lines) + extra
 
     def written(content):
         length = length_line % len(content) + b"\r\n"
@@ -158,7 +154,7 @@ def test_a_head_that_is_repeated_but_for_its_length(lines, extra, length_line, c
 @given(FIELDS, EXTRA, LENGTH_LINE, st.lists(st.integers(0, 3), min_size=2, max_size=5), CUTS)
 def test_heads_that_repeat_the_last_one_in_part(lines, extra, length_line, endings, cuts):
     """Heads of one connection that are equal up to Content-Length may be shorter or longer after it."""
-    before = b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines) + extra
+    before = head(lines) + extra
     after = [b"", b"Accept: */*\r\n", b"Y: 1\r\nAccept: */*\r\n", b"X-Source: a long value\r\nAccept: */*\r\n"]
     pieces = b"".join(before + length_line % 2 + b"\r\n" + after[ending] + b"\r\n{}" for ending in endings)
     got, client_got, closed, _ = exchange(cut_up(pieces, cuts))
