@@ -41,65 +41,77 @@ def cheapest_of(prefill, alone, decode, *speeds, **fields):
     return cheapest(pair_s(prefill, decode, *speeds, **fields), alone)
 
 
-def test_an_idle_fleet_serves_requests_on_one_worker():
-    cost = cheapest_of(fleet({}), fleet({}), fleet({}), FAST, 0.01)
-    assert not cost.pays
-    assert cost.pair_s == pytest.approx(0.51)
-    assert cost.alone_s == pytest.approx(0.5)
+BUSY = {"running_requests": 20}
 
 
-def test_streams_that_a_prefill_would_stall_make_the_pair_cheaper():
-    decode = fleet({"running_requests": 20})
+@pytest.mark.parametrize(
+    ("why", "decode", "tokens_per_s", "pays"),
+    [
+        ("an idle worker needs no help", {}, FAST, False),
+        ("streams that a prefill would stall", BUSY, FAST, True),
+        ("a cached prompt stays where it is", {**BUSY, "prefill_s": 0.001, "uncached_tokens": 16}, FAST, False),
+        ("a slow link", BUSY, 500.0, False),
+    ],
+)
+def test_a_pair_pays_where_a_prefill_would_stall_streams(why, decode, tokens_per_s, pays):
+    assert cheapest_of(fleet({}), fleet(decode), fleet(decode), tokens_per_s, 0.01).pays is pays, why
+
+
+def test_the_cost_of_one_worker_and_of_a_pair():
+    decode = fleet(BUSY)
     cost = cheapest_of(fleet({}), decode, decode, FAST, 0.01)
-    assert cost.pays
-    assert cost.alone_s == pytest.approx(0.5 + STREAM_WEIGHT * 0.5 * 20)
+    assert (cost.pair_s, cost.alone_s) == pytest.approx((0.51, 0.5 + STREAM_WEIGHT * 0.5 * 20))
+    cached = cheapest_of(fleet({}, {"prefill_s": 0.1}), decode, decode, FAST, 0.0)
+    assert (cached.prefill, cached.pair_s) == (1, pytest.approx(0.1)), "the prefill worker's own prefix counts"
 
 
-def test_a_cached_prompt_stays_where_it_is():
-    decode = fleet({"running_requests": 20, "prefill_s": 0.001, "uncached_tokens": 16})
-    assert not cheapest_of(fleet({}), decode, decode, FAST, 0.01).pays
+@pytest.mark.parametrize(
+    ("why", "prefill", "decode", "link", "costs_s"),
+    [
+        ("what is lacking is moved", [{}], [{}, {"uncached_tokens": 100}], (1_000.0, 0.01), [[1.51, 0.61]]),
+        (
+            "each pair has its own link",
+            [{}, {}],
+            [{}, {}],
+            (np.array([[1_000.0, 500.0], [2_000.0, 250.0]]), np.array([[0.0, 0.1], [0.2, 0.3]])),
+            [[1.5, 2.6], [1.2, 4.8]],
+        ),
+        (
+            "KV space and queues",
+            [{}, {"queue_wait_s": 4.0}],
+            [{"kv_wait_s": 2.0}, {"queue_wait_s": 3.0}],
+            (FAST, 0.0),
+            [[2.5, 3.0], [6.5, 4.5]],
+        ),
+        ("the prefills that come next", [{"utilisation": 0.5}], [{}], (FAST, 0.0), [[1.0]]),
+        (
+            "streams that the answer slows",
+            [{}],
+            [{"decode_externality_s": 2.0}],
+            (FAST, 0.0),
+            [[0.5 + STREAM_WEIGHT * 2.0]],
+        ),
+        ("an estimate of which nothing is known", [{"prefill_s": 1.0, "error_s": 3.0}], [{}], (FAST, 0.0), [[0.5]]),
+    ],
+)
+def test_costs_of_pairs_by_hand(why, prefill, decode, link, costs_s):
+    assert pair_s(fleet(*prefill), fleet(*decode), *link) == pytest.approx(np.array(costs_s), abs=1e-6), why
 
 
-def test_the_prefill_workers_own_prefix_counts():
-    prefill = fleet({}, {"prefill_s": 0.1})
-    decode = fleet({"running_requests": 20})
-    cost = cheapest_of(prefill, decode, decode, FAST, 0.0)
-    assert (cost.prefill, cost.pair_s) == (1, pytest.approx(0.1))
-
-
-def test_only_what_the_decode_worker_lacks_is_moved():
-    decode = fleet({}, {"uncached_tokens": 100})
-    costs_s = pair_s(fleet({}), decode, 1_000.0, 0.01)
-    assert costs_s == pytest.approx(np.array([[1.51, 0.61]]))
-
-
-def test_a_slow_link_makes_the_pair_dearer():
-    decode = fleet({"running_requests": 20})
-    assert not cheapest_of(fleet({}), decode, decode, 500.0, 0.0).pays
-
-
-def test_each_pair_has_its_own_link():
-    tokens_per_s = np.array([[1_000.0, 500.0], [2_000.0, 250.0]])
-    latency_s = np.array([[0.0, 0.1], [0.2, 0.3]])
-    costs_s = pair_s(fleet({}, {}), fleet({}, {}), tokens_per_s, latency_s)
-    assert costs_s == pytest.approx(np.array([[1.5, 2.6], [1.2, 4.8]]))
-
-
-def test_kv_space_and_the_queue_of_the_decode_worker_count():
-    decode = fleet({"kv_wait_s": 2.0}, {"queue_wait_s": 3.0})
-    costs_s = pair_s(fleet({}, {"queue_wait_s": 4.0}), decode, FAST, 0.0)
-    assert costs_s == pytest.approx(np.array([[2.5, 3.0], [6.5, 4.5]]))
-
-
-def test_a_busy_prefill_worker_costs_the_prefills_that_come_next():
-    costs_s = pair_s(fleet({"utilisation": 0.5}), fleet({}), FAST, 0.0)
-    assert costs_s == pytest.approx(np.array([[1.0]]))
-
-
-def test_streams_that_the_answer_slows_count_on_either_way():
-    decode = fleet({"decode_externality_s": 2.0})
-    assert alone_s(decode) == pytest.approx([0.5 + STREAM_WEIGHT * 2.0])
-    assert pair_s(fleet({}), decode, FAST, 0.0) == pytest.approx(np.array([[0.5 + STREAM_WEIGHT * 2.0]]))
+@pytest.mark.parametrize(
+    ("worker", "cost_s"),
+    [
+        ({"decode_externality_s": 2.0}, 0.5 + STREAM_WEIGHT * 2.0),
+        ({"prefill_s": 5.0, "error_s": 2.0, "running_requests": 10}, 3.0 + STREAM_WEIGHT * 3.0 * 10),
+        (
+            {"queue_wait_s": 20.0, "prefill_s": 2.0, "error_s": 30.0, "running_requests": 10},
+            11.0 + STREAM_WEIGHT * 1.0 * 10,
+        ),
+    ],
+    ids=["streams that the answer slows", "an uncertain estimate, at its low end", "an unknown one, by half"],
+)
+def test_costs_of_one_worker_by_hand(worker, cost_s):
+    assert alone_s(fleet(worker)) == pytest.approx([cost_s])
 
 
 def test_the_cheapest_of_all_pairs_is_found():
@@ -110,34 +122,25 @@ def test_the_cheapest_of_all_pairs_is_found():
     assert cost.pair_s == pytest.approx(0.6)
 
 
-def test_an_uncertain_estimate_counts_at_its_low_end():
-    unsure = {"prefill_s": 5.0, "error_s": 2.0, "running_requests": 10}
-    assert alone_s(fleet(unsure)) == pytest.approx([3.0 + STREAM_WEIGHT * 3.0 * 10])
-
-
-def test_an_estimate_of_which_nothing_is_known_counts_by_half_however_long_the_queue_is():
-    unknown = fleet({"queue_wait_s": 20.0, "prefill_s": 2.0, "error_s": 30.0, "running_requests": 10})
-    assert alone_s(unknown) == pytest.approx([11.0 + STREAM_WEIGHT * 1.0 * 10])
-    assert pair_s(fleet({"prefill_s": 1.0, "error_s": 3.0}), fleet({}), FAST, 0.0) == pytest.approx(
-        np.array([[0.5]]), abs=1e-6
-    )
-
-
 def test_workers_of_different_kinds_are_no_pair():
-    prefill, decode = fleet({"prefill_s": 0.1}, {}), fleet({"running_requests": 20})
+    prefill, decode = fleet({"prefill_s": 0.1}, {}), fleet(BUSY)
     alike = np.array([[False], [True]])
     assert cheapest_of(prefill, decode, decode, FAST, 0.0, alike=alike).prefill == 1
     assert not cheapest_of(prefill, decode, decode, FAST, 0.0, alike=np.zeros((2, 1), bool)).pays
 
 
 def test_streams_on_a_prefill_worker_make_the_pair_dearer():
-    prefill, decode = fleet({"running_requests": 4}), fleet({"running_requests": 20})
+    prefill, decode = fleet({"running_requests": 4}), fleet(BUSY)
     without = cheapest_of(prefill, decode, decode, FAST, 0.0)
     cost = cheapest_of(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
     assert cost.pair_s - without.pair_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
 
 
 # pulls
+
+
+REST_S = 0.5 * 100 * 1_900 / 1_000**2
+"""Prefill of the last 100 of 1,000 tokens."""
 
 
 def one(**given):
@@ -155,7 +158,7 @@ def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
     cost = pull(one(), [900], 10_000.0, 0.01)
     assert (cost.pays, cost.tokens) == (True, 900)
     assert cost.alone_s == pytest.approx(0.5)
-    assert cost.pull_s == pytest.approx(0.01 + 0.09 + 0.5 * 100 * 1_900 / 1_000**2)
+    assert cost.pull_s == pytest.approx(0.01 + 0.09 + REST_S)
     assert not pull(one(), [900], 1_000.0, 0.01).pays
 
 
@@ -168,16 +171,14 @@ def test_the_rest_of_a_prompt_costs_its_share_of_the_attention():
 
 
 def test_the_transfer_and_the_queue_pass_together():
-    rest_s = 0.5 * 100 * 1_900 / 1_000**2
-    assert pull(one(queue_wait_s=2.0), [900], 900.0).pull_s == pytest.approx(2.0 + rest_s)
-    assert pull(one(queue_wait_s=0.2), [900], 900.0).pull_s == pytest.approx(1.0 + rest_s)
+    assert pull(one(queue_wait_s=2.0), [900], 900.0).pull_s == pytest.approx(2.0 + REST_S)
+    assert pull(one(queue_wait_s=0.2), [900], 900.0).pull_s == pytest.approx(1.0 + REST_S)
 
 
 def test_kv_space_streams_and_the_answer_count_for_a_pull_too():
     worker = {"kv_wait_s": 1.0, "running_requests": 4, "decode_externality_s": 3.0}
-    rest_s = 0.5 * 100 * 1_900 / 1_000**2
     assert pull(one(**worker), [900]).pull_s == pytest.approx(
-        1.0 + rest_s + STREAM_WEIGHT * (4 * rest_s + 3.0), abs=1e-6
+        1.0 + REST_S + STREAM_WEIGHT * (4 * REST_S + 3.0), abs=1e-6
     )
 
 
@@ -185,8 +186,7 @@ def test_a_prompt_pays_for_the_kv_space_that_it_holds_during_transfer_prefill_an
     worker = one(kv_capacity_tokens=10_000, kv_tokens=5_000)  # a tenth of the cache, of which half is free
     assert space_price(worker) == pytest.approx(0.2)
     priced, free = (pull(given, [900], 900.0, decode_s=2.0) for given in (worker, one()))
-    rest_s = 0.5 * 100 * 1_900 / 1_000**2
-    assert priced.pull_s - free.pull_s == pytest.approx(0.2 * (1.0 + rest_s + 2.0))
+    assert priced.pull_s - free.pull_s == pytest.approx(0.2 * (1.0 + REST_S + 2.0))
     assert priced.alone_s - free.alone_s == pytest.approx(0.2 * (0.5 + 2.0))
     assert priced.delay_s == pytest.approx(free.pull_s)
 

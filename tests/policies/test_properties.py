@@ -50,6 +50,11 @@ def workers(draw, worker, learned=False):
         error_s=draw(st.floats(0.0, 1.0)),
         cached_tokens_by_tier=draw(st.none() | st.just({"GPU": cached, "CPU": 32, "STORE": 16})),
         queued_requests=draw(counts),
+        decode_externality_s=draw(seconds),
+        kv_wait_s=draw(seconds),
+        labels=draw(st.sampled_from([{}, {"lane": "prefill"}])),
+        weight=draw(st.sampled_from([1.0, 0.5])),
+        idle_tokens=draw(counts),
     )
 
 

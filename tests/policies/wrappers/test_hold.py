@@ -10,6 +10,7 @@ from policies.view import Decision, LifecycleEvent, LifecycleEventKind
 from policies.wrappers.hold import AdmissionHold, HoldParams
 
 MODELS_KEPT = 64
+BUSY = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "utilisation": 0.5}
 
 
 @pytest.fixture
@@ -28,6 +29,18 @@ def make(view, request_view):
     return build
 
 
+@pytest.fixture
+def learn(view, request_view):
+    """Have an admission hold see the same prefill `times` times."""
+
+    def seen(admission_hold, prefill_s, times=400, request=None, **fields):
+        placed = view("w", prefill_s=prefill_s, learned=True, **fields)
+        for _ in range(times):
+            admission_hold.observe(reserved(placed, request or request_view()))
+
+    return seen
+
+
 def hold_s(admission_hold, request, chosen):
     seconds, awaited = admission_hold.hold(request, chosen)
     assert bool(seconds) is bool(awaited)
@@ -43,15 +56,7 @@ def busy(view):
     """A worker with 1.5 seconds more than a mean prefill in its queue."""
 
     def make(**fields):
-        values = {
-            "prefill_s": 3.0,
-            "queue_wait_s": 3.5,
-            "queued_requests": 1,
-            "utilisation": 0.5,
-            "learned": True,
-            **fields,
-        }
-        return view("w", **values)
+        return view("w", **{**BUSY, **fields})
 
     return make
 
@@ -75,25 +80,13 @@ def test_a_hold_must_save_more_than_the_fixed_wait_that_it_causes(make, busy, re
     assert hold_s(admission_hold, request_view(), busy(utilisation=0.0)) == 0.0, "nobody would go first"
 
 
-def test_the_fixed_wait_is_learned_where_no_prefill_is_ahead(make, busy, view, request_view):
+def test_the_fixed_wait_is_learned_where_no_prefill_is_ahead(make, busy, learn, request_view):
     admission_hold = make(2.0, queue_wait_s=0.4, queued_requests=3)
     assert hold_s(admission_hold, request_view(), busy()) == 1.5, "the wait was for prefills"
-    for _ in range(400):
-        placed = view("w", prefill_s=2.0, queue_wait_s=0.2, learned=True)
-        admission_hold.observe(reserved(placed, request_view()))
+    learn(admission_hold, 2.0, queue_wait_s=0.2)
     assert hold_s(admission_hold, request_view(), busy()) == pytest.approx(1.3)
-
-
-def test_the_fixed_wait_is_not_learned_behind_a_prompt_whose_kv_cache_arrives(make, busy, view, request_view):
-    admission_hold = make(2.0, queue_wait_s=0.4, queued_tokens=900)
-    assert hold_s(admission_hold, request_view(), busy()) == 1.5
-
-
-def test_a_request_without_prompt_does_not_change_the_mean_prefill(make, busy, view, request_view):
-    admission_hold = make(2.0)
-    for _ in range(100):
-        admission_hold.observe(reserved(view("w", prefill_s=0.01, learned=True), request_view(0)))
-    assert hold_s(admission_hold, request_view(), busy()) == 1.5
+    arriving = make(2.0, queue_wait_s=0.4, queued_tokens=900)
+    assert hold_s(arriving, request_view(), busy()) == 1.5, "the wait was for a prompt whose KV cache arrives"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +104,7 @@ def test_other_prompts_are_placed_at_once(make, busy, request_view, why, waited_
     assert hold_s(make(2.0), request_view(waited_s=waited_s), busy(**fields)) == 0.0, why
 
 
-def test_no_prompt_is_held_when_switched_off_or_nothing_was_seen(make, busy, request_view):
-    assert hold_s(make(2.0, prefills=0.0), request_view(), busy()) == 0.0
+def test_no_prompt_is_held_where_nothing_was_seen(make, busy, request_view):
     assert hold_s(make(), request_view(), busy()) == 0.0
     assert hold_s(make(1.0, learned=False), request_view(), busy()) == 0.0, "not seconds"
 
@@ -168,38 +160,32 @@ def test_other_prompts_are_not_held_for_kv_space(make, full, request_view, why, 
 
 
 def test_each_hold_can_be_switched_off_alone(make, busy, full, request_view):
+    assert hold_s(make(2.0, prefills=0.0), request_view(), busy()) == 0.0
     assert hold_s(make(2.0, kv_space=0.0), request_view(), full()) == 0.0
     assert hold_s(make(2.0, kv_space=0.0), request_view(), busy()) == 1.5
     assert hold_s(make(2.0, prefills=0.0), request_view(), full()) == 0.75
 
 
-def test_the_mean_prefill_follows_the_workload(make, busy, view, request_view):
+def test_the_mean_prefill_follows_the_workload_and_a_copy_goes_its_own_way(make, busy, learn, view, request_view):
     admission_hold = make(2.0)
-    for _ in range(400):
-        admission_hold.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert hold_s(admission_hold, request_view(), busy(queue_wait_s=99.0)) == 0.0, "three seconds are short by now"
+    copy = deepcopy(admission_hold)
+    learn(copy, 10.0)
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5
+    assert hold_s(copy, request_view(), busy(queue_wait_s=99.0)) == 0.0, "three seconds are short by now"
     for kind in (LifecycleEventKind.FIRST_TOKEN, LifecycleEventKind.FINISHED, LifecycleEventKind.FAILED):
-        admission_hold.observe(reserved(view("w", prefill_s=0.0, learned=True), request_view(), kind))
-    assert hold_s(admission_hold, request_view(), busy(prefill_s=11.0, queue_wait_s=12.0)) == pytest.approx(
-        2.0, rel=0.1
+        copy.observe(reserved(view("w", prefill_s=0.0, learned=True), request_view(), kind))
+    learn(copy, 0.01, request=request_view(0))
+    assert hold_s(copy, request_view(), busy(prefill_s=11.0, queue_wait_s=12.0)) == pytest.approx(2.0, rel=0.1), (
+        "neither other events nor requests without prompt count"
     )
 
 
-def test_each_model_has_its_own_mean_and_unused_ones_are_forgotten(make, busy, view, request_view):
+def test_each_model_has_its_own_mean_and_unused_ones_are_forgotten(make, busy, learn, request_view):
     admission_hold = make(2.0)
     for number in range(MODELS_KEPT):
-        other = replace(request_view(), model=f"m{number}")
-        admission_hold.observe(reserved(view("w", prefill_s=1.0, learned=True), other))
+        learn(admission_hold, 1.0, 1, replace(request_view(), model=f"m{number}"))
     assert hold_s(admission_hold, request_view(), busy()) == 0.0
     assert hold_s(admission_hold, replace(request_view(), model="m0"), busy()) == 2.5
-
-
-def test_a_copy_is_independent(make, busy, view, request_view):
-    admission_hold = make(2.0)
-    copy = deepcopy(admission_hold)
-    for _ in range(400):
-        copy.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert hold_s(admission_hold, request_view(), busy()) == 1.5 and hold_s(copy, request_view(), busy()) == 0.0
 
 
 def test_no_hold_is_longer_than_max_s(make, busy, full, request_view):
@@ -223,8 +209,7 @@ class Holding:
 
 
 def test_the_facts_of_the_inner_rules_choice_decide(make, fleet, form, request_view):
-    busy = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "queued_tokens": 100}
-    busy["utilisation"] = 0.5
+    busy = {**BUSY, "queued_tokens": 100}
     workers = form(fleet(a=busy, b={**busy, "queued_tokens": 50, "queue_wait_s": 2.5}))
     decision = make(2.0).decide(request_view(), workers)
     assert tuple(decision.ranked) == ("b", "a")
@@ -235,17 +220,12 @@ def test_the_facts_of_the_inner_rules_choice_decide(make, fleet, form, request_v
 
 @pytest.mark.parametrize(("own_s", "expected"), [(0.2, (1.5, True)), (9.0, (9.0, False))])
 def test_the_longer_hold_counts(make, fleet, request_view, own_s, expected):
-    busy = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "utilisation": 0.5}
-    workers = fleet(w=busy)
-    decision = make(2.0, inner=Holding(own_s)).decide(request_view(), workers)
+    decision = make(2.0, inner=Holding(own_s)).decide(request_view(), fleet(w=BUSY))
     assert (decision.hold_s, decision.until_prefills_done) == expected
     assert decision.reason.startswith("own reason")
 
 
-def test_an_invalid_choice_is_left_to_the_caller(make, fleet, request_view):
+def test_an_invalid_choice_is_left_to_the_caller_and_statistics_are_the_inner_rules(make, fleet, request_view):
     assert make(2.0, inner=Holding(0.0, "nobody")).decide(request_view(), fleet(w={})).ranked == ("nobody",)
-
-
-def test_statistics_are_those_of_the_inner_rule(make):
     assert make(2.0, inner=Holding(0.0)).statistics() == {"held": 3}
     assert make(2.0).statistics() == {}
