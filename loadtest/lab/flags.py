@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from math import inf, nan
@@ -14,9 +15,9 @@ from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, default, flag
-from loadtest.lab.policies import normal_policy
+from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting, handover_rule
-from policies.registry import PolicyError, policy_names
+from policies.registry import PolicyError, build_policy, policy_names
 from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL
 
 _TRANSFER = HandoverSetting(())
@@ -141,7 +142,7 @@ def problem(args: argparse.Namespace) -> str | None:
 
 
 def policies(text: str) -> list[str]:
-    """Parse names of policies, check that each can be built, and return their one spelling, each once."""
+    """Parse names of policies, check that each can be built, and return each once."""
     names = [name for name in text.split(",") if name]
     if not names:
         raise argparse.ArgumentTypeError("names no rule")
@@ -149,11 +150,12 @@ def policies(text: str) -> list[str]:
 
 
 def policy(text: str) -> str:
-    """Parse the name of one policy, check that it can be built, and return its one spelling."""
+    """Check that the policy which a text names can be built."""
     try:
-        return normal_policy(text)
+        build_policy(parse_policy(text), random.Random(0))
     except PolicyError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def loads(text: str) -> list[float]:

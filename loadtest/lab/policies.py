@@ -6,15 +6,12 @@ parameter of the rule.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from policies.parameters import PolicyError
-from policies.params import Params
-from policies.registry import build_policy, hold_of, lanes_of, params_of, wrapped
 from policies.spec import WRAPPERS, PolicySpec
 
 
@@ -45,48 +42,8 @@ def _wrapping(rule: str, name: str, given: Mapping[str, Any]) -> Any:
     return table or on
 
 
-def policy_text(spec: PolicySpec) -> str:
-    """Return the one spelling of a policy: all parameters of the rule that are given, and wrappers where they differ
-    from the rule's default.
-
-    Raises:
-        PolicyError: it cannot be built.
-    """
-    build_policy(spec, random.Random(0))
-    words = [spec.rule]
-    for name, params in (("hold", hold_of(spec)), ("lanes", lanes_of(spec))):
-        words += _around(name, params, wrapped(spec.rule))
-    given = msgspec.structs.asdict(params_of(spec))
-    words += [f"{key}={_text(given[key])}" for key in sorted(spec.params)]
-    return ":".join(words)
-
-
-def _around(name: str, params: Params | None, by_default: bool) -> Iterator[str]:
-    if params is None:
-        yield from [f"{name}=false"] if by_default else []
-        return
-    usual = msgspec.structs.asdict(type(params)())
-    changed = {key: value for key, value in msgspec.structs.asdict(params).items() if value != usual[key]}
-    if not changed and not by_default:
-        yield f"{name}=true"
-    yield from (f"{name}.{key}={_text(value)}" for key, value in sorted(changed.items()))
-
-
-def normal_policy(text: str) -> str:
-    """Return the one spelling of the policy that `text` names.
-
-    Raises:
-        PolicyError: it cannot be built.
-    """
-    return policy_text(parse_policy(text))
-
-
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) and _value(value) == value else msgspec.json.encode(value).decode()
