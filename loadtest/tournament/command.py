@@ -4,8 +4,7 @@ The workloads are the conversation trace, agents, a hot prompt, shared prefixes,
 without reuse. Each is played at five loads over ten seeds of 20-minute windows; --quick plays two loads, three seeds
 and five minutes. Load 1.0 is defined as in `python -m loadtest sim`. The command
 stores each finished run in --out; after Ctrl-C it resumes. It then writes tournament.md,
-plots and results.json. With --update it plays only --policy's rules, at the rates of a finished tournament, and keeps
-the results of the others.
+plots and results.json.
 """
 
 from __future__ import annotations
@@ -54,12 +53,6 @@ def register(parser: argparse.ArgumentParser) -> None:
             "--window-s": "length of a window (default 1200, with --quick 300)",
             "--out": "folder for page, plots and results; an earlier run resumes",
         },
-    )
-    parser.add_argument(
-        "--update",
-        type=Path,
-        metavar="FILE",
-        help="results.json of a finished tournament: play --policy at its load 1.0, and keep its other rules' results",
     )
 
 

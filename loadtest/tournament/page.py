@@ -60,25 +60,14 @@ def _name(scores: Scores, policy: str) -> str:
 
 def _made(scores: Scores) -> str:
     seeds = "one seed" if scores.seeds == 1 else f"{scores.seeds} seeds"
-    made = ", then ".join(f"`{one}`" for one in [scores.asked, *scores.again])
     said = (
-        f"Made by {made}; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s),"
+        f"Made by `{scores.asked}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s),"
         f" loads {', '.join(f'{load:g}' for load in scores.loads)}, {seeds}, windows of {scores.window_s:g} s of which"
-        f" the first {scores.warm_up_s:g} s warm caches and are not measured. {_code(scores)}."
+        f" the first {scores.warm_up_s:g} s warm caches and are not measured. Code {scores.code}."
     )
     if scores.quick:
         said += f" **A look only: fewer than {ENOUGH_SEEDS} seeds. Nothing here is to be published.**"
     return said
-
-
-def _code(scores: Scores) -> str:
-    """Say which code played which rules; the code of the most rules comes last."""
-    by_code: dict[str, list[str]] = {}
-    for policy, code in scores.code.items():
-        by_code.setdefault(code, []).append(policy)
-    *few, most = sorted(by_code.items(), key=lambda one: len(one[1]))
-    named = [f"{', '.join(f'`{one}`' for one in policies)}: {code}" for code, policies in few]
-    return "Code " + "; ".join([*named, f"other rules: {most[0]}" if named else most[0]])
 
 
 def _overall(scores: Scores) -> Iterator[str]:

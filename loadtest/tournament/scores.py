@@ -75,11 +75,11 @@ class Workload(msgspec.Struct, frozen=True):
 class Scores(msgspec.Struct, frozen=True):
     """A whole tournament. `asked` is its command; the first of `policies` is the judged one.
 
-    `code` is the version that played a rule, by its name. `again` are commands that played rules again (--update).
+    `code` is the version that played it; by rule in files of earlier versions.
     """
 
     asked: str
-    code: dict[str, str]
+    code: str | dict[str, str]
     quick: bool
     policies: list[str]
     loads: list[float]
@@ -89,7 +89,6 @@ class Scores(msgspec.Struct, frozen=True):
     workloads: list[Workload]
     left_out: list[str] = []
     first_seed: int = 0
-    again: list[str] = []
 
     @property
     def judged(self) -> str:
@@ -128,8 +127,3 @@ def _short(value: float) -> float:
 
 def write(path: Path, found: Scores) -> None:
     path.write_bytes(msgspec.json.encode(found) + b"\n")
-
-
-def read(path: Path) -> Scores:
-    """Read the scores that `write` wrote."""
-    return msgspec.json.decode(path.read_bytes(), type=Scores)

@@ -1,9 +1,7 @@
 import re
-from pathlib import Path
 
 import msgspec
 
-from loadtest.tournament import scores as files
 from loadtest.tournament.page import page
 
 
@@ -88,12 +86,3 @@ def test_how_it_was_made_is_said(scores):
 def test_tables_are_whole(scores):
     for table in re.findall(r"(?:^\|.*\n)+", page(scores), re.MULTILINE):
         assert len({line.count(" | ") for line in table.splitlines() if not line.startswith("|---")}) == 1, table
-
-
-def test_scores_read_back_make_the_same_page(scores, tmp_path):
-    path = tmp_path / files.FILE
-    files.write(path, scores)
-    assert page(files.read(path)) == page(scores)
-    first = Path(path).read_bytes()
-    files.write(path, files.read(path))
-    assert Path(path).read_bytes() == first

@@ -7,15 +7,17 @@ import re
 import shutil
 from contextlib import redirect_stdout
 
+import msgspec
 import pytest
 
 from loadtest.lab import progress, saturation
 from loadtest.lab.report import plots
 from loadtest.lab.sweep import SweepError
-from loadtest.tournament import command, scores
+from loadtest.tournament import command
 from loadtest.tournament import run as running
 from loadtest.tournament.contests import CONTESTS
 from loadtest.tournament.page import page
+from loadtest.tournament.scores import Scores
 from tests.loadtest.tournament.conftest import GENERATOR, TINY
 from tests.support.sweep_here import SweepHere
 
@@ -59,7 +61,7 @@ def lines(out):
 
 def test_the_files_hold_the_played_scores(finished):
     out, said = finished
-    found = scores.read(out / "results.json")
+    found = msgspec.json.decode((out / "results.json").read_bytes(), type=Scores)
     cells = [json.loads(line) for line in lines(out)]
     (tiny,) = found.workloads
     assert (tiny.trace, tiny.block_tokens, tiny.ttft_ms, tiny.tpot_ms) == (GENERATOR, 512, 2000.0, 200.0)
