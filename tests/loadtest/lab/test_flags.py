@@ -14,7 +14,7 @@ from loadtest.sim.handover import HandoverSetting
 
 RIGHT = {
     "--trace": "generator:multi_turn",
-    "--policy": "lpwl,chosen",
+    "--policy": "lpwl,random",
     "--workers": "2",
     "--profile": "llama-3.1-8b-h100",
     "--load": "0.9,0.3",
@@ -26,21 +26,18 @@ RIGHT = {
 def parsed(*more, **changed):
     parser = argparse.ArgumentParser()
     command.register(parser)
-    right = RIGHT | {"--policy": "lpwl,random"} | {f"--{name}": value for name, value in changed.items()}
+    right = RIGHT | {f"--{name}": value for name, value in changed.items()}
     return parser.parse_args([word for pair in right.items() for word in pair] + list(more))
 
 
-def test_a_flag_not_given_has_the_models_default():
-    args = parsed()
+def test_a_flag_not_given_has_the_models_default_and_every_model_has_a_flag():
+    args = parsed(policy="cache_aware:balance_abs_threshold=3,lpwl,lpwl")
     assert setting(args).models == Models()
     assert setting(args).slo == Slo(2000.0, 100.0)
-    assert args.load == [0.3, 0.9]
-    assert (args.seeds, args.first_seed) == (10, 0)
-
-
-def test_every_model_has_a_flag():
-    args = parsed("--kv-lost-share", "0.5", "--no-kv-replay", "--chunk-tokens", "512", "--replicas", "3")
-    assert setting(args).models == Models(kv_lost_share=0.5, kv_replay=False, chunk_tokens=512, replicas=3)
+    assert (args.load, args.seeds, args.first_seed) == ([0.3, 0.9], 10, 0)
+    assert args.policy == ["cache_aware:balance_abs_threshold=3", "lpwl"]
+    given = ("--kv-lost-share", "0.5", "--no-kv-replay", "--chunk-tokens", "512", "--replicas", "3")
+    assert setting(parsed(*given)).models == Models(kv_lost_share=0.5, kv_replay=False, chunk_tokens=512, replicas=3)
 
 
 def test_roles_bring_handovers():
@@ -58,22 +55,15 @@ def test_roles_bring_handovers():
         (("--handover", "always"), "--handover needs --roles, as in --roles prefill=2,decode=2"),
         (("--believed-tokens-per-s", "1"), "--believed-tokens-per-s needs --roles"),
         (("--roles", "prefill=2,decode=1"), "--roles names 3 workers, and --workers is 2; name fewer"),
+        (("--warm-up-s", "1200"), "--warm-up-s 1200 leaves nothing of --window-s 1200"),
+        (("--timeout-s", "2"), "--timeout-s 2 has clients leave before --slo's 2000 ms"),
+        (("--sensitivity", "--policy", "lpwl"), "name more in --policy"),
     ],
     ids=str,
 )
-def test_handover_flags_that_do_not_fit_are_named(given, says):
+def test_flags_that_do_not_go_together_are_named(given, says):
+    assert problem(parsed()) is problem(parsed("--timeout-s", "2.1")) is None
     assert says in problem(parsed(*given))
-
-
-def test_seeds_may_begin_anywhere():
-    assert parsed("--seeds", "30", "--first-seed", "100").first_seed == 100
-
-
-def test_rules_may_have_parameters():
-    assert parsed(policy="cache_aware:balance_abs_threshold=3,lpwl,lpwl").policy == [
-        "cache_aware:balance_abs_threshold=3",
-        "lpwl",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -106,14 +96,6 @@ def test_a_wrong_value_is_named_with_its_flag(changed, says, capsys):
         parsed(**changed)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_flags_that_do_not_go_together_are_named():
-    assert problem(parsed()) is None
-    assert "--warm-up-s 1200 leaves nothing of --window-s 1200" in (problem(parsed("--warm-up-s", "1200")) or "")
-    assert problem(parsed("--timeout-s", "2.1")) is None
-    assert "--timeout-s 2 has clients leave before --slo's 2000 ms" in (problem(parsed("--timeout-s", "2")) or "")
-    assert "name more in --policy" in (problem(parsed("--sensitivity", policy="lpwl")) or "")
 
 
 def options(module):
