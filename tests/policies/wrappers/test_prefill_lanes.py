@@ -29,6 +29,10 @@ def split(long, free, tied=None):
     return Mix(1.0, long, long if tied is None else tied, free)
 
 
+def plan_of(views, long_per_s, free_per_s, current=None):
+    return planned([split(documents(long_per_s), chats(free_per_s))], current, views, 0.1)
+
+
 @pytest.fixture
 def views(view):
     def make(count, **labelled):
@@ -57,13 +61,10 @@ class Traffic:
     def document(self, request):
         self._place(request, DOCUMENT_S)
 
-    def _place(self, request, prefill_s, **other):
-        fleet = self.fleet(prefill_s, **other)
+    def _place(self, request, prefill_s):
+        fleet = self.fleet(prefill_s)
         self.now_s += 0.2
-        placed = fleet.worker(round(self.now_s * 5) % 4)
-        self.policy.observe(
-            LifecycleEvent(LifecycleEventKind.RESERVED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet)
-        )
+        placed_on(self.policy, request, fleet, fleet.worker(round(self.now_s * 5) % 4))
 
     def mixed(self, request, seconds, every=25):
         for number in range(round(seconds * 5)):
@@ -96,12 +97,11 @@ def test_delay_grows_with_load_and_with_streams_and_goes_on_beyond_saturation():
 
 
 def test_documents_beside_chats_pay_for_a_lane_and_either_kind_alone_does_not(views):
-    plan = planned([split(documents(0.2), chats(6))], None, views(4), 0.1)
-    assert plan is not None
-    assert 1 <= plan.workers <= 3
-    assert plan.streams_without > plan.streams_within
-    assert planned([split(documents(0.2), chats(0.01))], None, views(4), 0.1) is None
+    plan = plan_of(views(4), 0.2, 6)
+    assert plan is not None and 1 <= plan.workers <= 3 and plan.streams_without > plan.streams_within
+    assert plan_of(views(4), 0.2, 0.01) is None
     assert planned([], None, views(4), 0.1) is None
+    assert plan_of(views(1), 0.2, 6) is None, "one worker has no lanes"
 
 
 def test_no_lane_where_nearly_all_who_stream_are_tied_to_long_prefixes(views):
@@ -110,24 +110,13 @@ def test_no_lane_where_nearly_all_who_stream_are_tied_to_long_prefixes(views):
     assert planned([split(long, chats(0.1), tied=long.plus(everybody_else))], None, views(4), 0.1) is None
 
 
-def test_the_lane_follows_the_load(views):
-    sizes = []
-    for per_s in (0.1, 0.4, 1.0, 2.0):
-        plan = planned([split(documents(per_s), chats(6))], None, views(8), 0.1)
-        assert plan is not None
-        sizes.append(plan.workers)
+def test_the_lane_follows_the_load_and_leaves_neither_kind_without_a_worker(views):
+    sizes = [plan_of(views(8), per_s, 6).workers for per_s in (0.1, 0.4, 1.0, 2.0)]
     assert sizes == sorted(sizes)
     assert 1 <= sizes[0] < sizes[-1] <= 7
-
-
-def test_neither_kind_is_left_without_a_worker(views):
     for long, free in ((2.0, 0.5), (0.01, 60.0), (5.0, 200.0)):
-        plan = planned([split(documents(long), chats(free))], None, views(3), 0.1)
+        plan = plan_of(views(3), long, free)
         assert plan is None or 1 <= plan.workers <= 2
-
-
-def test_one_worker_has_no_lanes(views):
-    assert planned([split(documents(0.2), chats(6))], None, views(1), 0.1) is None
 
 
 def test_a_plan_is_kept_until_another_saves_a_tenth(views):
@@ -141,7 +130,7 @@ def test_a_plan_is_kept_until_another_saves_a_tenth(views):
     assert 1.0 < costs[1] / costs[0] < 1.0 / 0.9
     assert planned(mixes, near, views(8), 0.1).workers == near.workers
     assert planned(mixes, best, views(8), 0.1) == best
-    assert planned([split(documents(0.6), chats(0.01))], best, views(8), 0.1) is None
+    assert plan_of(views(8), 0.6, 0.01, best) is None
 
 
 @pytest.mark.parametrize(
@@ -154,21 +143,15 @@ def test_a_plan_is_kept_until_another_saves_a_tenth(views):
     ],
 )
 def test_pinned_workers_bound_the_lane(views, pins, sizes):
-    plan = planned([split(documents(0.1), chats(40))], None, views(4, **pins), 0.1)
-    assert plan.workers in sizes
+    assert plan_of(views(4, **pins), 0.1, 40).workers in sizes
 
 
 @pytest.mark.parametrize("pin", ["prefill", "decode"])
 def test_with_a_pin_there_is_a_lane_even_where_it_does_not_pay(views, pin):
-    alone = [split(documents(0.2), chats(0.01))]
-    assert planned(alone, None, views(4), 0.1) is None
-    assert planned(alone, None, views(4, w0=pin), 0.1) is not None
+    assert plan_of(views(4, w0=pin), 0.2, 0.01) is not None
     assert planned([], None, views(4, w0=pin), 0.1) is None
-
-
-def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
-    pins = {f"w{number}": "prefill" for number in range(4)}
-    assert planned([split(documents(0.2), chats(6))], None, views(4, **pins), 0.1) is None
+    everyone = {f"w{number}": pin for number in range(4)}
+    assert plan_of(views(4, **everyone), 0.2, 6) is None, "nobody is left for one kind"
 
 
 # prices
@@ -177,6 +160,12 @@ def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
 def priced(prefill_lanes, request, fleet):
     prices_s = prefill_lanes.prices_s(request, fleet)
     return dict(zip(fleet.ids, prices_s, strict=True)) if len(prices_s) else {}
+
+
+def placed_on(prefill_lanes, request, fleet, placed):
+    prefill_lanes.observe(
+        LifecycleEvent(LifecycleEventKind.RESERVED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet)
+    )
 
 
 def lane(prefill_lanes, traffic, chat):
@@ -190,6 +179,7 @@ def test_nothing_is_priced_before_there_is_a_lane(prefill_lanes, traffic, chat):
     for _ in range(200):
         traffic.chat(chat)
     assert priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert prefill_lanes.statistics() == {"prefill_lanes": {}}
 
 
 def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(prefill_lanes, traffic, chat):
@@ -198,17 +188,9 @@ def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(prefill_lanes, tra
     assert 1 <= len(within) <= 3
     document = priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S))
     assert max(document[one] for one in within) < min(document[one] for one in document if one not in within)
-
-
-def test_the_lane_is_shown(prefill_lanes, traffic, chat):
-    assert prefill_lanes.statistics() == {"prefill_lanes": {}}
-    traffic.mixed(chat, 120)
     (shown,) = prefill_lanes.statistics()["prefill_lanes"].values()
     plan = prefill_lanes._model_lanes[chat.model].plan
-    assert (
-        shown["workers"] == sorted(prefill_lanes._model_lanes[chat.model].lane)
-        and len(shown["workers"]) == plan.workers
-    )
+    assert shown["workers"] == sorted(within) and len(within) == plan.workers
     assert shown["long_s"] == plan.long_s and shown["streams_without"] == plan.streams_without > 0.0
 
 
@@ -264,10 +246,7 @@ def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(prefill_lanes, traff
         now_s = without.now_s + REPLAN_S
         without = traffic.form(FleetView(now_s, without.workers))
         for prefill_s in (CHAT_S, DOCUMENT_S):
-            placed = traffic.view("a", prefill_s=prefill_s, **LEARNED)
-            prefill_lanes.observe(
-                LifecycleEvent(LifecycleEventKind.RESERVED, chat, placed.id, now_s, placed=placed, fleet=without)
-            )
+            placed_on(prefill_lanes, chat, without, traffic.view("a", prefill_s=prefill_s, **LEARNED))
     prices = priced(prefill_lanes, chat, without)
     assert "c" not in prices
     assert prices == {} or max(prices.values()) > 0.0
@@ -280,9 +259,7 @@ def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(prefill_
         traffic.chat(chat)
         fleet = traffic.fleet(CHAT_S)
         few = traffic.form(FleetView(fleet.now_s, tuple(view for view in fleet.workers if view.id not in before)))
-        prefill_lanes.observe(
-            LifecycleEvent(LifecycleEventKind.RESERVED, chat, few.ids[0], few.now_s, placed=few.worker(0), fleet=few)
-        )
+        placed_on(prefill_lanes, chat, few, few.worker(0))
     assert before & lane(prefill_lanes, traffic, chat)
 
 
@@ -389,14 +366,9 @@ def test_a_long_queue_on_its_own_side_sends_a_prompt_across(around, chat):
     assert decision.ranked[0] == "a" and "prefill lane" not in decision.reason
 
 
-def test_a_side_without_candidates_leaves_all_of_them(around, chat):
+def test_without_candidates_on_a_side_or_known_speeds_nothing_is_left_out(around, chat):
     policy, traffic, _ = around()
-    only = candidates(traffic).among([0])
-    assert policy.decide(chat, only).ranked == ("a",)
-
-
-def test_before_speeds_are_known_nothing_is_left_out(around, chat):
-    policy, traffic, _ = around()
+    assert policy.decide(chat, candidates(traffic).among([0])).ranked == ("a",)
     unknown = candidates(traffic, **{name: {"learned": False} for name in WORKERS})
     assert "prefill lane" not in policy.decide(chat, unknown).reason
 
