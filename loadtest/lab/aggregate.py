@@ -9,6 +9,7 @@ from statistics import fmean
 
 from loadtest.lab.cell import Slo
 from loadtest.lab.measures import QUANTILES, Figures, Measures
+from loadtest.report.summary import percentile
 from loadtest.sim.outcome import Ending, Outcome
 
 
@@ -43,25 +44,26 @@ def aggregate(played: Played, slo: Slo) -> Measures:
     span_s = max(played.until_s - played.from_s, 1e-9)
     ttfts_ms = sorted(_ttfts_ms(played.outcomes))
     by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
+    useful_tokens = sum(one.prompt_tokens - played.asked[one.id].reusable_tokens for one in played.outcomes)
     (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
     return Measures(
         all=every,
         kinds=by_kind,
-        amplification=_ratio(sum(played.executed_tokens), sum(_useful(played, one) for one in played.outcomes)),
+        amplification=_ratio(sum(played.executed_tokens), useful_tokens),
         imbalance=_ratio(max(played.executed_tokens), fmean(played.executed_tokens)),
         preemptions=sum(played.preemptions),
         arrivals_per_s=len(played.outcomes) / span_s,
         virtual_s=played.virtual_s,
-        ttft_quantiles_ms=[_quantile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
+        ttft_quantiles_ms=[percentile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
     )
 
 
 def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: float) -> Figures:
-    answered = _answered(outcomes)
+    answered = [one for one in outcomes if one.ending is Ending.FINISHED]
     ttfts_ms = sorted(_ttfts_ms(outcomes))
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
-    gaps_s = sorted(chain.from_iterable(one.gaps_s() for one in answered))
+    gaps_s = list(chain.from_iterable(one.gaps_s() for one in answered))
     met = sum(meets(one, slo) for one in answered)
     cached = sum(one.cached_tokens or 0 for one in outcomes)
     prompts = sum(one.prompt_tokens for one in outcomes)
@@ -71,16 +73,12 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
         rejected=sum(one.ending is Ending.REJECTED for one in outcomes),
         timed_out=sum(one.ending is Ending.LEFT for one in outcomes),
         ttft_mean_ms=_mean(ttfts_ms),
-        ttft_p50_ms=_quantile(ttfts_ms, 0.5),
-        ttft_p90_ms=_quantile(ttfts_ms, 0.9),
-        ttft_p99_ms=_quantile(ttfts_ms, 0.99),
+        ttft_p50_ms=percentile(ttfts_ms, 0.5),
+        ttft_p90_ms=percentile(ttfts_ms, 0.9),
+        ttft_p99_ms=percentile(ttfts_ms, 0.99),
         tpot_mean_ms=_mean(tpots_ms),
-        tpot_p50_ms=_quantile(tpots_ms, 0.5),
-        tpot_p99_ms=_quantile(tpots_ms, 0.99),
-        itl_p99_ms=_quantile(gaps_s, 0.99) * 1e3,
+        itl_p99_ms=percentile(gaps_s, 0.99) * 1e3,
         e2e_mean_ms=_mean(whole_ms),
-        e2e_p50_ms=_quantile(whole_ms, 0.5),
-        e2e_p99_ms=_quantile(whole_ms, 0.99),
         goodput_share=_ratio(met, len(outcomes)),
         goodput_per_s=met / span_s,
         prompt_tokens=prompts,
@@ -97,10 +95,6 @@ def meets(outcome: Outcome, slo: Slo) -> bool:
     return outcome.tpot_s is None or outcome.tpot_s * 1e3 <= slo.tpot_ms
 
 
-def _answered(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.ending is Ending.FINISHED]
-
-
 def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:
     """Return the TTFT of all calls that were not rejected.
 
@@ -114,23 +108,9 @@ def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:
     ]
 
 
-def _useful(played: Played, outcome: Outcome) -> int:
-    return outcome.prompt_tokens - played.asked[outcome.id].reusable_tokens
-
-
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Interpolate linearly between the two nearest ranks of ordered values; 0 for none."""
-    if not ordered:
-        return 0.0
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -30,6 +30,7 @@ _WHAT_DECIDES = (
     "loadtest.sim",
     "loadtest.workload",
     "loadtest.lab",
+    "loadtest.report",
 )
 """Packages whose code can change what a cell measures. Of `policies`, the rule's own modules count, too."""
 _PRICES = "policies.handover_cost"

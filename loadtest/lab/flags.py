@@ -73,7 +73,7 @@ def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], 
 
 
 def _register_handover(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("KV handover", "workers with roles; the last four need --roles")
+    group = parser.add_argument_group("KV handover", "workers with roles; the last three need --roles")
     group.add_argument(
         "--roles",
         type=roles,
@@ -234,12 +234,6 @@ _HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
         seconds,
         "S",
         f"time from the start of a transfer to its first byte (default {_TRANSFER.latency_s:g})",
-    ),
-    "--believed-tokens-per-s": (
-        "believed_tokens_per_s",
-        above_zero,
-        "N",
-        "the speed that the gateway expects of a transfer (default: the true one of a card that no other uses)",
     ),
 }
 """Flags with their field of `HandoverSetting`, type, metavar and help."""

@@ -26,12 +26,8 @@ class Figures(msgspec.Struct, frozen=True):
     ttft_p90_ms: float
     ttft_p99_ms: float
     tpot_mean_ms: float
-    tpot_p50_ms: float
-    tpot_p99_ms: float
     itl_p99_ms: float
     e2e_mean_ms: float
-    e2e_p50_ms: float
-    e2e_p99_ms: float
     goodput_share: float
     goodput_per_s: float
     prompt_tokens: int

@@ -24,19 +24,18 @@ class HandoverSetting:
     """Roles of the first workers, and how KV caches move. `rule` is that of `handover_rule`.
 
     Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
-    `believed_tokens_per_s` is the speed that the gateway expects; None: the true one.
     """
 
     roles: tuple[str, ...]
     rule: str = "cost"
     tokens_per_s: float = 100_000.0
     latency_s: float = 0.005
-    believed_tokens_per_s: float | None = None
 
     @property
     def config(self) -> HandoverConfig:
-        speed = self.believed_tokens_per_s or self.tokens_per_s
-        return HandoverConfig(connector=CONNECTOR_NAME, transfer_tokens_per_s=speed, latency_s=self.latency_s)
+        return HandoverConfig(
+            connector=CONNECTOR_NAME, transfer_tokens_per_s=self.tokens_per_s, latency_s=self.latency_s
+        )
 
     def network(self, time: VirtualTime) -> Network:
         """Return the network that all workers share."""

@@ -53,7 +53,7 @@ def test_roles_bring_handovers():
     ("given", "says"),
     [
         (("--handover", "always"), "--handover needs --roles, as in --roles prefill=2,decode=2"),
-        (("--believed-tokens-per-s", "1"), "--believed-tokens-per-s needs --roles"),
+        (("--transfer-latency-s", "1"), "--transfer-latency-s needs --roles"),
         (("--roles", "prefill=2,decode=1"), "--roles names 3 workers, and --workers is 2; name fewer"),
         (("--warm-up-s", "1200"), "--warm-up-s 1200 leaves nothing of --window-s 1200"),
         (("--timeout-s", "2"), "--timeout-s 2 has clients leave before --slo's 2000 ms"),
