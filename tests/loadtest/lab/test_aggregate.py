@@ -14,23 +14,21 @@ ASKED = {"a/0": Asked("chat", 80), "b/0": Asked("upload", 0), "c/0": Asked("chat
 PLAYED = Played((GOOD, SLOW, LEFT), ASKED, (300, 100), (1, 2), 10.0, 20.0, 16.0)
 
 
+FOUND = aggregate(PLAYED, SLO)
+
+
 def test_calls_are_counted_by_how_they_ended_and_misses_are_misses():
-    found = aggregate(PLAYED, SLO).all
-    assert (found.calls, found.answered, found.timed_out, found.rejected) == (3, 2, 1, 0)
-    assert found.goodput_share == pytest.approx(1 / 3)
-    assert found.goodput_per_s == pytest.approx(0.1)
+    every = FOUND.all
+    assert (every.calls, every.answered, every.timed_out, every.rejected) == (3, 2, 1, 0)
+    assert (every.goodput_share, every.goodput_per_s) == pytest.approx((1 / 3, 0.1))
 
 
-def test_times_are_of_those_that_were_answered():
-    found = aggregate(PLAYED, SLO).all
-    assert found.e2e_mean_ms == pytest.approx(2750.0)
-    assert found.tpot_mean_ms == pytest.approx(100.0)
-
-
-def test_a_client_that_left_counts_with_its_wait():
-    found = aggregate(PLAYED, SLO).all
-    assert found.ttft_mean_ms == pytest.approx((500.0 + 3_000.0 + 1_000.0) / 3)
-    assert found.ttft_p50_ms == pytest.approx(1_000.0)
+def test_times_are_of_answers_and_a_client_that_left_counts_with_its_wait():
+    every = FOUND.all
+    assert (every.e2e_mean_ms, every.tpot_mean_ms) == pytest.approx((2750.0, 100.0))
+    assert (every.ttft_mean_ms, every.ttft_p50_ms) == pytest.approx(((500.0 + 3_000.0 + 1_000.0) / 3, 1_000.0))
+    quantiles = FOUND.ttft_quantiles_ms
+    assert (len(quantiles), quantiles[0], quantiles[-1]) == (101, 500.0, 3000.0)
 
 
 def test_a_rule_is_no_better_for_starving_the_calls_that_it_serves_worst():
@@ -51,25 +49,16 @@ def test_a_rule_is_no_better_for_starving_the_calls_that_it_serves_worst():
 
 
 def test_tokens_of_caches_and_of_fleets():
-    found = aggregate(PLAYED, SLO)
-    assert found.all.hit_share == pytest.approx(80 / 500)
-    assert found.all.reuse_share == pytest.approx(80 / 140)
-    assert found.amplification == pytest.approx(400 / 360)
-    assert found.imbalance == pytest.approx(1.5)
-    assert found.preemptions == 3
-    assert found.arrivals_per_s == pytest.approx(0.3)
+    assert (FOUND.all.hit_share, FOUND.all.reuse_share) == pytest.approx((80 / 500, 80 / 140))
+    assert (FOUND.amplification, FOUND.imbalance, FOUND.preemptions) == pytest.approx((400 / 360, 1.5, 3))
+    assert FOUND.arrivals_per_s == pytest.approx(0.3)
 
 
 def test_each_kind_of_call_has_measures_of_its_own():
-    kinds = aggregate(PLAYED, SLO).kinds
+    kinds = FOUND.kinds
     assert list(kinds) == ["chat", "upload"]
     assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(750.0))
     assert (kinds["upload"].goodput_share, kinds["upload"].reuse_share) == (0.0, 0.0)
-
-
-def test_quantiles_reach_from_the_least_to_the_greatest():
-    quantiles = aggregate(PLAYED, SLO).ttft_quantiles_ms
-    assert (len(quantiles), quantiles[0], quantiles[-1]) == (101, 500.0, 3000.0)
 
 
 def test_no_measured_calls_give_zeros():

@@ -32,23 +32,20 @@ def test_pairs_tell_what_means_do_not():
     assert found["c"].worse is True and found["c"].not_inferior is False
 
 
-def test_one_seed_proves_nothing():
-    found = by_policy({"a": [1.0], "b": [5.0]}, higher_is_better=False)
-    assert (found["b"].difference, found["b"].not_inferior, found["b"].worse) == (4.0, None, None)
-    assert found["a"].half is None
-
-
-def test_equal_values_are_not_inferior_and_not_worse():
-    found = by_policy({"a": [1.0, 2.0], "b": [1.0, 2.0]}, higher_is_better=False)
-    assert (found["b"].not_inferior, found["b"].worse) == (True, False)
+@pytest.mark.parametrize(
+    ("a", "b", "difference", "not_inferior", "worse"),
+    [
+        ([1.0], [5.0], 4.0, None, None),  # one seed proves nothing
+        ([1.0, 2.0], [1.0, 2.0], 0.0, True, False),
+        ([0.0, 0.0], [1.0, 3.0], 2.0, False, False),  # a mean of nothing is no scale
+    ],
+)
+def test_few_seeds_and_equal_values(a, b, difference, not_inferior, worse):
+    found = by_policy({"a": a, "b": b}, higher_is_better=False)["b"]
+    assert (found.difference, found.not_inferior, found.worse) == (difference, not_inferior, worse)
 
 
 def test_holm_asks_less_of_each_further_one_and_stops_at_the_first_that_stands():
     assert holm({"a": 0.02, "b": 0.01, "c": 0.2}) == {"a": True, "b": True, "c": False}
     assert holm({"a": 0.03, "b": 0.03}) == {"a": False, "b": False}, "0.03 > 0.05 / 2, and then nothing falls"
     assert holm({"a": None, "b": 0.04}) == {"a": None, "b": True}
-
-
-def test_a_mean_of_nothing_is_no_scale():
-    found = by_policy({"a": [0.0, 0.0], "b": [1.0, 3.0]}, higher_is_better=False)
-    assert found["b"].difference == 2.0
