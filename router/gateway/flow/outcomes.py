@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
@@ -42,18 +43,14 @@ class Outcome(IntEnum):
     """The gateway has a defect; reported while the exception is handled."""
 
 
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt failed. `broke_http`: the worker's answer was not valid HTTP."""
 
-    __slots__ = ("broke_http", "point", "reason", "retry_after_s")
-
-    def __init__(
-        self, point: FailurePoint, reason: str, retry_after_s: float | None = None, broke_http: bool = False
-    ) -> None:
-        self.point = point
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-        self.broke_http = broke_http
+    point: FailurePoint
+    reason: str
+    retry_after_s: float | None = None
+    broke_http: bool = False
 
 
 def denies_model(body: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import ClassVar, Final
 
@@ -109,11 +110,11 @@ class KvPull:
             self._pulls.outcomes.add(1.0, (outcome,))
 
 
+@dataclass(frozen=True, slots=True)
 class Pulls:
-    def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, outcomes: Counter) -> None:
-        self.config = config
-        self.dispatcher = dispatcher
-        self.outcomes = outcomes
+    config: HandoverConfig
+    dispatcher: Dispatcher
+    outcomes: Counter
 
     def plan(
         self, request: Request, body: bytes, now_s: float, within: Container[str] | None, *, allowed: bool

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import msgspec
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.identify.body_facts import BodyFacts
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.routes import ModelSource
 from router.gateway.model_names import ModelNames
@@ -16,13 +15,26 @@ from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
 from router.residency.prompt import Prompt
-from router.tokenization.body.intake import parse
+from router.tokenization.body.intake import ParsedBody, parse
+from router.tokenization.body.multipart import Form
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 _LISTED = 10
 """Models that an error names."""
 PARSED_AGAIN_BYTES = 262_144
 """Up to this size a body is identified again for a fallback. A larger one is placed there by load alone."""
+
+
+class BodyFacts(msgspec.Struct, frozen=True):
+    """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified, `form`
+    for a form."""
+
+    model: str | None
+    stream: bool = False
+    fields: ParsedBody | None = None
+    intake: ParsedBody | None = None
+    previous_response_id: str | None = None
+    form: Form | None = None
 
 
 class ModelChoice:

@@ -11,8 +11,7 @@ from urllib.parse import parse_qs
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
-from router.gateway.flow.identify.body_facts import BodyFacts
-from router.gateway.flow.identify.model_choice import ModelChoice
+from router.gateway.flow.identify.model_choice import BodyFacts, ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import ModelSource, Route, RouteTable
