@@ -152,13 +152,13 @@ class TicketLife:
             return
         endpoint = ticket.candidate.endpoint
         if point is FailurePoint.REFUSED:
-            self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+            self._fleet.avoid(endpoint, retry_after_s, now_s, trial=ticket.trial)
         elif point is FailurePoint.STOPPING:
             self._fleet.stops(endpoint, now_s, trial=ticket.trial)
         elif point is FailurePoint.LATE:
             self._fleet.traffic_late(endpoint, reason, ticket.reservation.at_s, now_s, trial=ticket.trial)
         elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
-            self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
+            self._fleet.avoid(endpoint, None, now_s, trial=ticket.trial)
         elif point is not FailurePoint.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # not sent, so `_end` gives the trial back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -135,6 +135,29 @@ class DecisionRecord(msgspec.Struct):
         return [_describe(self.fleet.worker(place), cost, self.decision)]
 
 
+class _Newest:
+    """The newest records, of at most `size` in all. `drop` is called with each one that has to go for a newer one."""
+
+    def __init__(self, kept: int, size: int, drop: Callable[[DecisionRecord], None]) -> None:
+        self.taken = 0
+        self._records: deque[tuple[DecisionRecord, int]] = deque(maxlen=kept)
+        self._size = size
+        self._drop = drop
+
+    def __contains__(self, record: DecisionRecord) -> bool:
+        return bool(self._records) and record.place >= self._records[0][0].place
+
+    def add(self, record: DecisionRecord, size: int) -> None:
+        if self._records and len(self._records) == self._records.maxlen:
+            self.taken -= self._records[0][1]
+        self._records.append((record, size))
+        self.taken += size
+        while self.taken > self._size and len(self._records) > 1:
+            oldest, freed = self._records.popleft()
+            self.taken -= freed
+            self._drop(oldest)
+
+
 class DecisionLog:
     """The latest `kept` decisions. The newest ones have the views of all candidates, up to `candidates_kept` in all;
     older ones have the view of the chosen candidate only. So it is with the hashes of their prompts.
@@ -144,49 +167,20 @@ class DecisionLog:
 
     def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT, hashes_kept: int = HASHES_KEPT) -> None:
         self._records: deque[DecisionRecord] = deque(maxlen=kept)
-        self._whole: deque[tuple[DecisionRecord, int]] = deque(maxlen=kept)
-        self._candidates = 0
-        self._candidates_kept = candidates_kept
-        self._with_prompt: deque[DecisionRecord] = deque(maxlen=kept)
-        self._hashes = 0
-        self._hashes_kept = hashes_kept
+        self.whole = _Newest(kept, candidates_kept, DecisionRecord.thin)
+        self.with_prompt = _Newest(kept, hashes_kept, DecisionRecord.forget_prompt)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, record: DecisionRecord) -> None:
-        if len(self._whole) == self._whole.maxlen and self._whole:
-            self._candidates -= self._whole[0][1]
-        size = memory_of(record.fleet) * (
-            1 if record.fleet.equal_weights else 2
-        )  # costs and terms keep a second, weighted one
+        copies = 1 if record.fleet.equal_weights else 2  # costs and terms keep a second, weighted one
         self._records.append(record)
-        self._whole.append((record, size))
-        self._candidates += size
-        while self._candidates > self._candidates_kept and len(self._whole) > 1:
-            oldest, freed = self._whole.popleft()
-            self._candidates -= freed
-            oldest.thin()
-        self._keep_prompt(record)
-
-    def _keep_prompt(self, record: DecisionRecord) -> None:
-        if len(self._with_prompt) == self._with_prompt.maxlen and self._with_prompt:
-            self._hashes -= len(self._with_prompt[0].request.block_hashes)
-        self._with_prompt.append(record)
-        self._hashes += len(record.request.block_hashes)
-        while self._hashes > self._hashes_kept and len(self._with_prompt) > 1:
-            oldest = self._with_prompt.popleft()
-            self._hashes -= len(oldest.request.block_hashes)
-            oldest.forget_prompt()
+        self.whole.add(record, memory_of(record.fleet) * copies)
+        self.with_prompt.add(record, len(record.request.block_hashes))
 
     def copied(self) -> list[DecisionRecord]:
         return [copy(record) for record in self._records]
-
-    def is_whole(self, record: DecisionRecord) -> bool:
-        return bool(self._whole) and record.place >= self._whole[0][0].place
-
-    def has_prompt(self, record: DecisionRecord) -> bool:
-        return bool(self._with_prompt) and record.place >= self._with_prompt[0].place
 
     def latest(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:
         """Return the latest decisions, newest first; with `before`, those whose `place` is less."""

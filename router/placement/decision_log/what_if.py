@@ -62,10 +62,10 @@ class WhatIf:
         self._runner = fresh(spec.rule, spec)
         self._records = log.copied()
         self._running = RunningPrompts()
-        self._again = [record for record in self._records if record.by_policy and log.is_whole(record)]
-        self._from = next((record.place for record in self._records if log.is_whole(record)), (0.0, 0))
+        self._again = [record for record in self._records if record.by_policy and record in log.whole]
+        self._from = next((record.place for record in self._records if record in log.whole), (0.0, 0))
         self.kept = len(self._records)
-        self.without_prompt = sum(not log.has_prompt(record) for record in self._again)
+        self.without_prompt = sum(record not in log.with_prompt for record in self._again)
 
     def __iter__(self) -> Iterator[Replayed | None]:
         for at_s, kind, record in self._events():

@@ -270,21 +270,13 @@ class Fleet:
         It does not count while the worker has done something else meanwhile, or is needed.
         """
         if self.evidence(endpoint, now_s).progress_s >= began_s or self.needed(endpoint):
-            self.traffic_doubtful(endpoint, now_s, trial=trial)
+            self.avoid(endpoint, None, now_s, trial=trial)
         else:
             self.traffic_failed(endpoint, reason, now_s, trial=trial)
 
-    def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
-        """Avoid the worker for a moment, because of an outcome that may not be its fault."""
-        endpoint.health.doubted(now_s)
-        self._under_pressure(endpoint)
-        if trial:
-            self.trial_given_up(endpoint)
-
-    def traffic_refused(
-        self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
-    ) -> None:
-        endpoint.health.refused(now_s, retry_after_s)
+    def avoid(self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool) -> None:
+        """Record an outcome that may not be the worker's fault: avoid it for the Retry-After, or for a moment."""
+        endpoint.health.avoid(now_s, retry_after_s)
         self._under_pressure(endpoint)
         if trial:
             self.trial_given_up(endpoint)

@@ -154,12 +154,8 @@ class Health:
             self._failed_trials = 0
             self._become_ready("trial request succeeded")
 
-    def doubted(self, now_s: float) -> None:
-        """Record an error that may not be the worker's fault: avoid the worker for a moment."""
-        self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
-
-    def refused(self, now_s: float, retry_after_s: float | None) -> None:
-        """Record a 503: avoid the worker for its Retry-After, or for a moment."""
+    def avoid(self, now_s: float, retry_after_s: float | None) -> None:
+        """Avoid the worker for the Retry-After of its 503, or for a moment."""
         if retry_after_s is None:
             self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
         else:

@@ -7,22 +7,42 @@ the shared memory between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from router.placement.learning.utilisation import Work
 
-if TYPE_CHECKING:
-    from router.placement.load.ledger import LoadAccount
+
+class ReservedLoad(Protocol):
+    """Load reserved on a candidate: `router.placement.load.ledger.LoadAccount` of this process, or `LoadTotals`.
+
+    `freed_s` is the time at which a running prefill last ended.
+    """
+
+    @property
+    def queued_requests(self) -> int: ...
+    @property
+    def queued_tokens(self) -> int: ...
+    @property
+    def queued_attention(self) -> float: ...
+    @property
+    def running_requests(self) -> int: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def decode_tokens(self) -> int: ...
+    @property
+    def head_since_s(self) -> float: ...
+    @property
+    def freed_s(self) -> float: ...
 
 
 class LoadTotals(NamedTuple):
-    """Load of one process on a candidate, or sums over several.
+    """Load of one process on a candidate, or sums over several. Satisfies `ReservedLoad`.
 
-    Of several processes, `head_since_s` is the earliest value of those with a queue, and `freed_s` the latest value:
-    the time at which a running prefill last ended.
+    Of several processes, `head_since_s` is the earliest value of those with a queue, and `freed_s` the latest value.
     `work` is the prefill work that they have recently dispatched; None if there was none.
     """
 
@@ -35,10 +55,6 @@ class LoadTotals(NamedTuple):
     head_since_s: float = 0.0
     freed_s: float = 0.0
     work: Work | None = None
-
-
-ReservedLoad: TypeAlias = "LoadAccount | LoadTotals"
-"""Load reserved on a candidate by this process, or by several."""
 
 
 class SharedAccount(Protocol):

@@ -150,18 +150,18 @@ def test_earlier_attempts_are_left_out(fleet, ask):
 
 
 def test_workers_under_pressure_are_avoided_while_others_are_calm(fleet, ask):
-    fleet.traffic_refused(fleet.get("h:1"), None, 10.0, trial=False)
+    fleet.avoid(fleet.get("h:1"), None, 10.0, trial=False)
     assert names(select(fleet, ask(), (), 10.1)) == ["h:2"]
     assert names(select(fleet, ask(), (), 10.3)) == ["h:1", "h:2"]
-    fleet.traffic_refused(fleet.get("h:1"), None, 20.0, trial=False)
+    fleet.avoid(fleet.get("h:1"), None, 20.0, trial=False)
     fleet.traffic_failed(fleet.get("h:2"), "reset", 20.0, trial=False)
     assert names(select(fleet, ask(), (), 20.1)) == ["h:1", "h:2"]
 
 
 def test_retry_after_is_honoured(fleet, ask):
-    fleet.traffic_refused(fleet.get("h:1"), 5.0, 10.0, trial=False)
+    fleet.avoid(fleet.get("h:1"), 5.0, 10.0, trial=False)
     assert names(select(fleet, ask(), (), 14.0)) == ["h:2"]
-    fleet.traffic_refused(fleet.get("h:2"), 3.0, 10.0, trial=False)
+    fleet.avoid(fleet.get("h:2"), 3.0, 10.0, trial=False)
     answer = select(fleet, ask(), (), 11.0)
     assert isinstance(answer, Reject)
     assert answer.error.kind is ErrorKind.OVERLOADED
@@ -223,7 +223,7 @@ def test_exclusions_say_why(fleet, ask):
     assert "drained" in excluded["h:2"]
     assert excluded["h:3"] == "does not serve m"
     assert "not probed yet" in excluded["h:4"]
-    fleet.traffic_refused(fleet.get("h:1"), None, 0.0, trial=False)
+    fleet.avoid(fleet.get("h:1"), None, 0.0, trial=False)
     fleet.undrain("h:2")
     calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
     assert "avoided" in calm["h:1"]

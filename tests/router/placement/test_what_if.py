@@ -79,7 +79,7 @@ def test_views_that_a_shadow_policy_makes_are_counted():
     fleet.run(conversations()[:4])
     records = fleet.dispatcher.decisions(4)
     assert len(records) == 4 and all(record.fleet.has_views for record in records)
-    assert fleet.dispatcher._log._candidates == sum(memory_of(record.fleet) for record in records)
+    assert fleet.dispatcher._log.whole.taken == sum(memory_of(record.fleet) for record in records)
 
 
 def test_hashes_of_prompts_are_bounded_and_missing_ones_are_counted():
@@ -101,7 +101,7 @@ def test_hashes_that_leave_the_log_are_counted_no_longer():
     log = DecisionLog(1, hashes_kept=most)
     for record in reversed(records):
         log.add(record)
-        assert log.has_prompt(record) and log.latest(1)[0].request.block_hashes
+        assert record in log.with_prompt and log.latest(1)[0].request.block_hashes
     assert len(log) == 1
 
 

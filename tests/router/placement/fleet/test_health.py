@@ -97,10 +97,10 @@ def test_half_open_is_left_by_failing_probes_too(ready):
 
 def test_pressure_never_ejects(ready):
     for _ in range(99):
-        ready.refused(1.0, None)
+        ready.avoid(1.0, None)
     assert ready.condition is WorkerState.READY
     assert ready.avoid_until_s == 1.0 + AVOID_S
-    ready.refused(1.0, 5.0)
+    ready.avoid(1.0, 5.0)
     assert ready.refused_until_s == 6.0
-    ready.refused(1.0, 3_600.0)
+    ready.avoid(1.0, 3_600.0)
     assert ready.refused_until_s == 31.0

@@ -386,12 +386,12 @@ def test_beside_a_trial_that_does_not_pay_a_worker_that_asked_for_a_pause_is_lef
     placed = site({1: "prefill", 2: "prefill", 4: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     placed.half_open(2, version="0.32.0")
-    placed.fleet.traffic_refused(placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
+    placed.fleet.avoid(placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
     planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
     assert planned.prefill.fleet.ids == ("h:4",)
     explained = placed.dispatcher.explain_handover(ask(), 1_000.0)
     assert {pair.prefill for pair in explained.pairs} == {"h:4"}
-    placed.fleet.traffic_refused(placed.fleet.get("h:4"), 30.0, 1_000.0, trial=False)
+    placed.fleet.avoid(placed.fleet.get("h:4"), 30.0, 1_000.0, trial=False)
     assert placed.dispatcher.plan_handover(ask(), 1_000.0) is None
 
 
