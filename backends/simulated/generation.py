@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.request import Stopping
@@ -38,32 +39,29 @@ class StopText:
         return held[:shown], None
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
     """One prompt's answer: its state in the engine, the tokens so far and why it ended.
 
     `text_parts` is the text for the client; `stop_reason` is the stop string or token id that ended it.
     """
 
-    def __init__(
-        self,
-        state: EngineRequestState,
-        index: int,
-        inbox: Inbox,
-        stopping: Stopping,
-        on_stop: Callable[[Generation], None],
-    ) -> None:
-        self.state = state
-        self.index = index
-        self.inbox = inbox
-        self.stopping = stopping
-        self.on_stop = on_stop
-        self.stop_text = StopText(stopping.strings, keep=stopping.keep_string) if stopping.strings else None
-        self.token_ids: list[int] = []
-        self.text_parts: list[str] = []
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: int | str | None = None
-        self.first_token_s: float | None = None
-        self.last_token_s = 0.0
+    state: EngineRequestState
+    index: int
+    inbox: Inbox
+    stopping: Stopping
+    on_stop: Callable[[Generation], None]
+    token_ids: list[int] = field(default_factory=list)
+    text_parts: list[str] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    stop_text: StopText | None = None
+
+    def __post_init__(self) -> None:
+        if self.stopping.strings:
+            self.stop_text = StopText(self.stopping.strings, keep=self.stopping.keep_string)
 
     @property
     def plain(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from router.residency.exact.drift import PredictedHit, ViewMark
 from router.residency.prompt import Prompt
 
 
+@dataclass(slots=True, eq=False)
 class ResidencyReservation:
     """One placed request on one slot.
 
@@ -17,45 +19,18 @@ class ResidencyReservation:
     view's capacity that the running request takes. `mark` is the position of the events' view.
     """
 
-    __slots__ = (
-        "added",
-        "block_size",
-        "clock",
-        "done",
-        "exact",
-        "mark",
-        "predicted_tokens",
-        "prompt",
-        "reserved_blocks",
-        "running",
-        "start",
-        "usable",
-    )
-
-    def __init__(
-        self,
-        prompt: Prompt,
-        start: int,
-        usable: int,
-        block_size: int,
-        predicted_tokens: int | None,
-        *,
-        exact: bool,
-        clock: int,
-        mark: ViewMark | None,
-    ) -> None:
-        self.prompt = prompt
-        self.start = start
-        self.usable = usable
-        self.block_size = block_size
-        self.added = prompt.chain(block_size)[start:]
-        self.predicted_tokens = predicted_tokens
-        self.exact = exact
-        self.clock = clock
-        self.mark = mark
-        self.reserved_blocks = 0
-        self.running = False
-        self.done = False
+    prompt: Prompt
+    start: int
+    usable: int
+    block_size: int
+    added: Sequence[int]
+    predicted_tokens: int | None
+    exact: bool
+    clock: int
+    mark: ViewMark | None
+    reserved_blocks: int = 0
+    running: bool = False
+    done: bool = False
 
     def claim(self, ticket_id: int, block_size: int) -> PredictedHit | None:
         """Return the prediction about blocks known from events; None if it was about other blocks or there was none."""

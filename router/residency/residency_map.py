@@ -231,11 +231,13 @@ class ResidencyMap:
         if view is None or ticket_id in view.reservations:
             return
         block_size, start = self._resident(slot, view, prompt, found)
+        chain, usable = usable_chain(prompt, block_size)
         reservation = view.reservations[ticket_id] = ResidencyReservation(
             prompt,
             start,
-            usable_chain(prompt, block_size)[1],
+            usable,
             block_size,
+            chain[start:],
             predicted_tokens,
             exact=prompt.exact and view.residency is Residency.EXACT,
             clock=view.model.clock if view.model is not None else 0,
@@ -244,7 +246,7 @@ class ResidencyMap:
         self._in_flight.add(1 << slot, reservation.added)
         if view.event_feed is not None:
             view.event_feed.reserved(ticket_id, prompt)
-            if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
+            if recomputes and prompt.exact and chain:
                 view.event_feed.view.recomputes(ticket_id, chain[0])
         before = view.model_bytes
         view.reserve(reservation)

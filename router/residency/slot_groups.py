@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ _FEW_BITS = 4
 """Bits up to which a loop costs less than an array of all bits."""
 
 
+@dataclass(slots=True, eq=False)
 class Matches:
     """The cached tokens of a prompt on several slots, in the order in which they were asked for.
 
@@ -29,19 +31,10 @@ class Matches:
     known (`Match`).
     """
 
-    __slots__ = ("by_tier", "residency", "resident_tokens", "tokens")
-
-    def __init__(
-        self,
-        tokens: NDArray[np.float64],
-        resident_tokens: NDArray[np.float64],
-        residency: Sequence[Residency],
-        by_tier: Mapping[int, Mapping[str, int]],
-    ) -> None:
-        self.tokens = tokens
-        self.resident_tokens = resident_tokens
-        self.residency = residency
-        self.by_tier = by_tier
+    tokens: NDArray[np.float64]
+    resident_tokens: NDArray[np.float64]
+    residency: Sequence[Residency]
+    by_tier: Mapping[int, Mapping[str, int]]
 
     def at(self, place: int) -> Match:
         tokens = int(self.tokens[place])

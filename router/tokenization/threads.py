@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from backends.vllm.unrenderable import Unrenderable
@@ -29,15 +30,13 @@ class TextUnavailable(Exception):
     """Not even the text of a prompt is available, for the given reason; the size of its body is used instead."""
 
 
+@dataclass(slots=True, eq=False)
 class TokenizerTask:
     """Work for a thread on `text_bytes` of text, with `memory_bytes` of memory. `running` after it has begun."""
 
-    __slots__ = ("memory_bytes", "running", "text_bytes")
-
-    def __init__(self, text_bytes: int, memory_bytes: int = 0) -> None:
-        self.text_bytes = text_bytes
-        self.memory_bytes = memory_bytes
-        self.running = False
+    text_bytes: int
+    memory_bytes: int = 0
+    running: bool = False
 
 
 class TokenizerThread:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 ASKED_KEPT = 256
 """First blocks to remember, one per prompt that asked recently. They distinguish an announcement from a new prompt."""
@@ -48,15 +49,13 @@ class AnnouncementBudget:
             self._blocks -= blocks
 
 
+@dataclass(slots=True, eq=False)
 class OpenRequest:
     """A running request that may use unknown blocks."""
 
-    __slots__ = ("asked", "chain", "seen")
-
-    def __init__(self, chain: Sequence[int]) -> None:
-        self.chain = chain
-        self.asked = False
-        self.seen = False
+    chain: Sequence[int]
+    asked: bool = False
+    seen: bool = False
 
 
 class Relearning:
