@@ -72,30 +72,6 @@ class EngineRequestState:
     ``cached_tokens``), None before it.
     """
 
-    __slots__ = (
-        "arrived_s",
-        "block_hashes",
-        "blocks",
-        "cached_tokens",
-        "computed_tokens",
-        "finish_reason",
-        "finished_s",
-        "first_scheduled_s",
-        "first_token_s",
-        "hasher",
-        "id",
-        "known_tokens",
-        "output_limit",
-        "output_tokens",
-        "pending_tokens",
-        "preemptions",
-        "prompt_tokens",
-        "request",
-        "slots_left",
-        "stored_blocks",
-        "tokens",
-    )
-
     def __init__(self, request: EngineRequest, block_size: int, arrived_s: float) -> None:
         self.request = request
         self.id = request.id
