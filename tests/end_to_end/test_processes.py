@@ -213,24 +213,6 @@ def test_a_worker_is_added_and_removed_in_all_processes(shared_two):
     assert system.admin.get("/admin/v1/config").json()["processes"] == 2
 
 
-def test_a_watch_shows_the_decisions_of_all_processes_and_ends_with_the_gateway(two, clients):
-    system = two()
-    with system.admin.stream("GET", "/admin/v1/decisions?watch=true") as response:
-        lines = response.iter_lines()
-
-        def until(name):
-            for line in lines:
-                if line == f"event: {name}":
-                    return json.loads(next(lines).removeprefix("data: "))
-            raise AssertionError(f"the stream ended without {name}")
-
-        assert until("snapshot")["decisions"] == []
-        assert set(clients(system, 4).ask()) == {200}
-        assert {until("added")["process"] for _ in range(4)} == {0, 1}
-        os.kill(system.running.gateway.pid, signal.SIGTERM)
-        assert until("end")["reason"] == "a shutdown has begun"
-
-
 def test_a_killed_process_breaks_only_its_own_streams(two, clients):
     system = two(worker_flags=("--time-scale", "1"))
     asked = clients(system, 4)
@@ -258,22 +240,27 @@ def ended(stream: http.client.HTTPResponse) -> str:
     return "done" if text.rstrip().endswith(b"data: [DONE]") else "broken"
 
 
-def exact(system) -> bool:
-    return all(
-        candidate["residency"] == "exact" and not worker["notes"]
-        for worker in system.workers().values()
-        for candidate in worker["candidates"]
-    )
-
-
-def test_sigterm_lets_streams_finish(two, clients):
+def test_a_watch_shows_the_decisions_of_all_processes_and_sigterm_lets_streams_finish(two, clients):
     system = two(worker_flags=("--time-scale", "1"))
-    asked = clients(system, 2)
-    streams = [asked.stream(index, 100) for index in range(2)]
-    gone = children(system)
-    system.running.gateway.terminate()
+    with system.admin.stream("GET", "/admin/v1/decisions?watch=true") as response:
+        lines = response.iter_lines()
+
+        def until(name):
+            for line in lines:
+                if line == f"event: {name}":
+                    return json.loads(next(lines).removeprefix("data: "))
+            raise AssertionError(f"the stream ended without {name}")
+
+        assert until("snapshot")["decisions"] == []
+        asked = clients(system, 4)
+        assert set(asked.ask()) == {200}
+        assert {until("added")["process"] for _ in range(4)} == {0, 1}
+        streams = [asked.stream(index, 100) for index in range(2)]
+        gone = children(system)
+        system.running.gateway.terminate()
+        assert until("end")["reason"] == "a shutdown has begun"
     assert [ended(stream) for stream in streams] == ["done", "done"]
-    assert system.running.gateway._child.wait(10) == 0
+    assert system.running.gateway.wait(10) == 0
     assert not any(child.is_running() for child in gone)
 
 
