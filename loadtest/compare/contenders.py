@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,13 @@ from loadtest.lab.policies import parse_policy
 READY_LIMIT_S = 60.0
 SETTLE_S = 1.0
 """Pause after the last worker is registered: the peers do not report when their event subscriptions are ready."""
-PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router", "smg": "smg"}
-"""Command of each peer in the environment, and its distribution on PyPI."""
+OWN = "warmroute"
+_PEERS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "sglang-router": (("sglang-router", "launch"), "warn"),
+    "vllm-router": (("vllm-router",), "warning"),
+    "smg": (("smg", "launch"), "warn"),
+}
+"""Each peer's program with its subcommand, and its log level for warnings. Its distribution on PyPI has its name."""
 
 
 class UnknownContender(ValueError):
@@ -76,19 +81,20 @@ class Contender:
     flags: tuple[str, ...] = ()
 
     def command(self, site: Site) -> list[str]:
-        return [*_ROUTERS[self.router].command(self.policy, site), *self.flags]
+        made = _own_command(self.policy, site) if self.router == OWN else _peer_command(self, site)
+        return [*made, *self.flags]
 
     def registered(self, site: Site) -> int:
         """Return the number of workers that the router reports as usable; 0 while it does not answer yet."""
         try:
-            return _ROUTERS[self.router].registered(site)
+            return _ready_in_warmroute(site) if self.router == OWN else _healthy_in_list(site)
         except httpx.HTTPError:
             return 0
 
     def version(self, environment: Path) -> str | None:
         """Return the installed version, or None if it is not installed in `environment`."""
-        python = environment / "bin" / "python" if self.router in PACKAGES else Path(sys.executable)
-        program = [str(python), "-c", _VERSION, PACKAGES.get(self.router, self.router)]
+        python = Path(sys.executable) if self.router == OWN else environment / "bin" / "python"
+        program = [str(python), "-c", _VERSION, self.router]
         try:
             return subprocess.run(program, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
         except (OSError, subprocess.SubprocessError):
@@ -106,8 +112,8 @@ def parse_contender(text: str) -> Contender:
     """
     first, *flags = shlex.split(text) or [""]
     router, _, policy = first.partition(":")
-    if router not in _ROUTERS or not policy:
-        raise UnknownContender(f"{text!r} is not ROUTER:POLICY with ROUTER one of {', '.join(_ROUTERS)}")
+    if router not in (OWN, *_PEERS) or not policy:
+        raise UnknownContender(f"{text!r} is not ROUTER:POLICY with ROUTER one of {', '.join((OWN, *_PEERS))}")
     return Contender(" ".join([first, *flags]), router, policy, tuple(flags))
 
 
@@ -118,7 +124,7 @@ def gateway_of(policy: str) -> Contender:
     for name, given in (("hold", spec.hold), ("lanes", spec.lanes)):
         if given is not None:
             flags += ["--set", f"policy.{name}={_text(given)}"]
-    return Contender(policy, "warmroute", spec.rule, tuple(flags))
+    return Contender(policy, OWN, spec.rule, tuple(flags))
 
 
 def _text(value: object) -> str:
@@ -146,30 +152,18 @@ def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Proc
         yield process
 
 
-@dataclass(frozen=True, slots=True)
-class _Router:
-    command: Callable[[str, Site], list[str]]
-    registered: Callable[[Site], int]
-
-
-def _warmroute(policy: str, site: Site) -> list[str]:
+def _own_command(policy: str, site: Site) -> list[str]:
     ports = ["--host", "127.0.0.1", "--port", str(site.port), "--admin-port", str(site.side_port)]
     workers = [flag for url in site.worker_urls for flag in ("--worker", url)]
     return warmroute("serve", *ports, *workers, "--policy", policy, "--log-level", "warning")
 
 
-def _sglang_router(policy: str, site: Site) -> list[str]:
-    program = [str(site.environment / "bin" / "sglang-router"), "launch"]
-    return [*program, *_common(policy, site), "--log-level", "warn"]
-
-
-def _smg(policy: str, site: Site) -> list[str]:
-    return [str(site.environment / "bin" / "smg"), "launch", *_common(policy, site), "--log-level", "warn"]
-
-
-def _vllm_router(policy: str, site: Site) -> list[str]:
-    command = [str(site.environment / "bin" / "vllm-router"), *_common(policy, site), "--log-level", "warning"]
-    if policy != "kv_aware":
+def _peer_command(contender: Contender, site: Site) -> list[str]:
+    (program, *subcommand), level = _PEERS[contender.router]
+    command = [str(site.environment / "bin" / program), *subcommand, "--worker-urls", *site.worker_urls]
+    command += ["--policy", contender.policy, "--host", "127.0.0.1", "--port", str(site.port)]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.side_port), "--log-level", level]
+    if (contender.router, contender.policy) != ("vllm-router", "kv_aware"):
         return command
     for worker in site.workers:
         if worker.events_endpoint is not None:
@@ -177,12 +171,6 @@ def _vllm_router(policy: str, site: Site) -> list[str]:
         if worker.replay_endpoint is not None:
             command += ["--kv-event-replay-source", f"{worker.url}={worker.replay_endpoint}"]
     return [*command, "--kv-event-block-size", "16", "--kv-event-model", site.model]
-
-
-def _common(policy: str, site: Site) -> list[str]:
-    metrics = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.side_port)]
-    listening = ["--host", "127.0.0.1", "--port", str(site.port), *metrics]
-    return ["--worker-urls", *site.worker_urls, "--policy", policy, *listening]
 
 
 def _ready_in_warmroute(site: Site) -> int:
@@ -201,11 +189,3 @@ def _healthy_in_list(site: Site) -> int:
 def _get(url: str) -> dict[str, Any]:
     document: dict[str, Any] = httpx.get(url, timeout=2).raise_for_status().json()
     return document
-
-
-_ROUTERS: Mapping[str, _Router] = {
-    "warmroute": _Router(_warmroute, _ready_in_warmroute),
-    "sglang-router": _Router(_sglang_router, _healthy_in_list),
-    "vllm-router": _Router(_vllm_router, _healthy_in_list),
-    "smg": _Router(_smg, _healthy_in_list),
-}
