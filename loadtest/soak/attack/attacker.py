@@ -22,8 +22,7 @@ from typing import Self
 
 from loadtest.fleet.process import started
 from loadtest.soak.attack import shapes
-from loadtest.soak.attack.clients import attack, head, request
-from loadtest.soak.attack.floods import FLOODS, flood
+from loadtest.soak.attack.clients import FLOODS, attack, flood, head, request
 
 SECONDS = 2.0
 PAUSE_S = 0.5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.soak.attack.floods import FLOODS, flood
+from loadtest.soak.attack.clients import FLOODS, flood
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000

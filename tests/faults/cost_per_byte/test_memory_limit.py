@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from loadtest.soak.attack import shapes
-from loadtest.soak.attack.clients import attack, request
-from loadtest.soak.attack.floods import flood
+from loadtest.soak.attack.clients import attack, flood, request
 from loadtest.soak.attack.shapes import CHAT, Body
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
