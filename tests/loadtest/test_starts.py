@@ -7,11 +7,7 @@ import pytest
 import loadtest
 
 ROOT = Path(loadtest.__file__).parent
-MODULES = [
-    f"loadtest.{folder.replace('/', '.')}.{path.stem}"
-    for folder in ("bench/parts", "studies")
-    for path in sorted((ROOT / folder).glob("[!_]*.py"))
-]
+MODULES = [f"loadtest.bench.parts.{path.stem}" for path in sorted((ROOT / "bench" / "parts").glob("[!_]*.py"))]
 
 
 @pytest.mark.parametrize("module", MODULES)

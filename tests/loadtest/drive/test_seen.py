@@ -66,6 +66,9 @@ async def test_kinds(case):
     client.close()
     server.close()
     assert seen.kind is kind, seen
+    assert (seen.error is None) == (kind is Kind.COMPLETE)
+    if case == "a stream":
+        assert (seen.text, seen.completion_tokens, seen.gaps_s) == ("word", 2, []) and 0.0 < seen.ttft_s < 5.0
     if kind is Kind.ERROR_EVENT:
         assert (seen.code, seen.worker, seen.text) == ("worker_died_in_stream", "w:1", "word")
 
