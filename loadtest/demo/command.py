@@ -58,7 +58,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="play uploads beside chats, with each request on one worker and with prefill and decode workers, and "
         "print what that brought and what not",
     )
-    parser.add_argument("--keep", action="store_true", help="leave a fleet up after the runs and print its URLs")
     parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in REPEATABLE})
 
 
@@ -86,7 +85,7 @@ def _wrong(args: argparse.Namespace) -> str | None:
     from loadtest.demo import plot
 
     if args.handover:
-        for flag, given in (("--policy", args.policy != DEFAULT), ("--plot", args.plot), ("--keep", args.keep)):
+        for flag, given in (("--policy", args.policy != DEFAULT), ("--plot", args.plot)):
             if given:
                 return f"{flag} does not go with --handover"
         if args.workers < _FEWEST_WITH_ROLES:

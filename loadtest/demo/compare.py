@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 
 from rich.console import Console
 
@@ -11,7 +10,6 @@ from loadtest.demo import plot
 from loadtest.demo.command import BASELINE
 from loadtest.demo.run import Setting, played, show_errors, wrappers
 from loadtest.drive.seen import Seen
-from loadtest.fleet.embedded import running
 from loadtest.report.summary import summarise
 from loadtest.report.table import print_rows, write_json
 from loadtest.workload.conversations import Shape, generate
@@ -36,10 +34,7 @@ def compare(args: argparse.Namespace) -> int:
         write_json(args.json, rows)
     if args.plot:
         plot.draw(args.plot, rows, setting.title(), repeating(args))
-    code = show_errors(console, everything)
-    if args.keep:
-        _keep(console, setting, args)
-    return code
+    return show_errors(console, everything)
 
 
 def repeating(args: argparse.Namespace) -> str:
@@ -47,21 +42,3 @@ def repeating(args: argparse.Namespace) -> str:
     changed = [(name, getattr(args, name)) for name, default in args.defaults.items() if getattr(args, name) != default]
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed if name not in WRAPPERS]
     return " ".join(["warmroute demo", *flags, *wrappers(args), f"--plot {args.plot.name}"])
-
-
-def _keep(console: Console, setting: Setting, args: argparse.Namespace) -> None:
-    flags = ["--access-log", *wrappers(args)]
-    with running(setting.workers, args.policy, setting.worker_flags(), flags) as fleet:
-        model = fleet.wait_until_ready()
-        body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 16}}'
-        console.print(f"gateway  {fleet.public_url}\nadmin    {fleet.admin_url}/admin/v1/workers")
-        for url in fleet.worker_urls:
-            console.print(f"worker   {url}")
-        console.print("try it:", highlight=False)
-        line = f"curl {fleet.public_url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
-        console.print(line, highlight=False, soft_wrap=True)
-        console.print("Ctrl-C stops everything.")
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            console.print("stopping")

@@ -84,7 +84,7 @@ def test_a_signal_stops_all_of_it(number):
         (["--json", "/no/such/folder/rows.json"], "cannot be written"),
         (["--time-scale", "nan"], "--time-scale"),
         (["--handover", "--policy", "random"], "--policy does not go with --handover"),
-        (["--handover", "--keep"], "--keep does not go with --handover"),
+        (["--handover", "--plot", "demo.svg"], "--plot does not go with --handover"),
         (["--handover", "--workers", "1"], "--handover needs --workers 2 or more"),
         (["--plot", "demo.svg"], "pip install 'matplotlib>=3.9'"),
     ],
@@ -115,5 +115,5 @@ def test_the_chart_names_both_policies_their_means_and_the_command(tmp_path):
 def test_the_caption_repeats_changed_flags_and_no_folders():
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())
-    args = parser.parse_args(["demo", "--seed", "3", "--time-scale", "2", "--plot", "/tmp/some.svg", "--keep"])
+    args = parser.parse_args(["demo", "--seed", "3", "--time-scale", "2", "--plot", "/tmp/some.svg"])
     assert repeating(args) == "warmroute demo --time-scale 2.0 --seed 3 --plot some.svg"
