@@ -29,7 +29,7 @@ from router.process.takeover.client import TakeoverClient
 from router.process.takeover.handed_state import HandedState
 from router.process.takeover.messages import CARRIED, LEFT, VERSION, SocketsOffered, TakeoverError
 from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
-from router.security.startup_warnings import warnings
+from router.security.settings import warnings
 from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.process")

@@ -65,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     log_interpreter_messages()
     config, _ = reserve_descriptors(config, 1)
     plan = plan_memory(config, 1, memory_limit())
-    from router.sidecar.run import run as run_sidecar
+    from router.sidecar.system import run as run_sidecar
 
     return run_sidecar(plan.config, sources, arguments.child)

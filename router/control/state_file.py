@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,7 +20,6 @@ from router.config.problems import ConfigError, Problem
 from router.control.sharing import SharedChanges
 from router.control.state.desired_state import DesiredState, LiveSettings
 from router.control.state.revisions import Revision
-from router.control.state.unknown_members import without_unknown
 
 NAME = "state.json"
 _PRIVATE_FILE = 0o600
@@ -36,6 +35,7 @@ _NAMED = 5
 log = logging.getLogger("warmroute.control")
 
 _Signature = tuple[int, int, int] | None
+Place = tuple[str, ...]
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ def decode(text: bytes) -> Decoded:
             stored = read_json(text, Stored)
             if stored.format == FORMAT:
                 return Decoded(stored)
-        tree, unknown = without_unknown(read_json(text), kinds.type_info(Stored))
+        tree, unknown = _without_unknown(read_json(text), kinds.type_info(Stored))
         stored = msgspec.convert(tree, Stored)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
@@ -213,3 +213,35 @@ def _signature(path: Path) -> _Signature:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _without_unknown(value: Any, kind: kinds.Type) -> tuple[Any, list[Place]]:
+    """Return a decoded JSON value without the members that the structs in `kind` lack, and the paths of these."""
+    left_out: list[Place] = []
+    return _known(value, kind, (), left_out), left_out
+
+
+def _known(value: Any, kind: kinds.Type, path: Place, left_out: list[Place]) -> Any:
+    match kind, value:
+        case kinds.Metadata(type=inner), _:
+            return _known(value, inner, path, left_out)
+        case kinds.UnionType(types=types), _:
+            return _known(value, next(filter(_container, types), kinds.AnyType()), path, left_out)
+        case kinds.StructType(fields=fields), dict():
+            members = {field.encode_name: field.type for field in fields}
+            left_out += [(*path, name) for name in value if name not in members]
+            return {
+                name: _known(one, members[name], (*path, name), left_out)
+                for name, one in value.items()
+                if name in members
+            }
+        case kinds.DictType(value_type=inner), dict():
+            return {name: _known(one, inner, (*path, name), left_out) for name, one in value.items()}
+        case kinds.ListType(item_type=inner) | kinds.VarTupleType(item_type=inner), list():
+            return [_known(one, inner, (*path, str(index)), left_out) for index, one in enumerate(value)]
+        case _:
+            return value
+
+
+def _container(kind: kinds.Type) -> bool:
+    return isinstance(kind, kinds.StructType | kinds.DictType | kinds.ListType | kinds.VarTupleType)

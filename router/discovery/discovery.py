@@ -6,20 +6,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
-from backends.discovery.redis import RedisSource
+from backends.discovery.file import FileSource
+from backends.discovery.redis import RedisClient, RedisSource
 from backends.discovery.registered import RegisteredSource
 from backends.discovery.report import Source, SourceReport
-from router.config.model import Config, DiscoverySourceConfig, WorkerConfig
+from router.config.model import Config, DiscoverySourceConfig, KubernetesSourceConfig, WorkerConfig
 from router.control.control import Control
 from router.control.state.desired_state import FoundWorker
 from router.discovery.networks import Networks, networks_of
-from router.discovery.settings import REGISTERED
-from router.discovery.sources import sources_of
+from router.discovery.settings import REGISTERED, kinds_of
 from router.discovery.workers import FoundSettings
+from router.replicas.connection import PREFIX, connect
 
 BATCH_S = 0.1
 """Answers that come within this time are one change of the desired state."""
@@ -112,7 +113,7 @@ class Discovery:
         self.registered = RegisteredSource(time.monotonic)
         """Workers that register themselves at the admin API. The sources of the settings come before it."""
         self.registration_networks = networks_of(self._config.registration_networks)
-        sources = {**(sources_of(config) if sources is None else sources), REGISTERED: self.registered}
+        sources = {**(_sources_of(config) if sources is None else sources), REGISTERED: self.registered}
         configured = self._config.sources
         self._running = {
             name: _Running(
@@ -233,3 +234,33 @@ def _merged(answers: Mapping[str, Mapping[str, WorkerConfig]]) -> dict[str, Foun
 def _statistics(one: _Running) -> dict[str, Any]:
     refused = [*one.report.refused, *one.settings.refused]
     return {"kind": one.source.kind, **one.report.statistics(), "refused": len(refused), "refused_first": refused[:3]}
+
+
+def _sources_of(config: Config) -> dict[str, Source]:
+    """Return the sources by name, in the order of the settings."""
+    return {name: _source(source, config) for name, source in config.discovery.sources.items()}
+
+
+def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
+    if config.file is not None:
+        return FileSource(config.file.path)
+    if config.dns is not None:
+        from backends.discovery.dns import DnsSource  # late: only this source needs the library
+
+        return DnsSource(config.dns.name, config.dns.port, config.dns.scheme, config.dns.nameservers)
+    if config.kubernetes is not None:
+        return _kubernetes(config.kubernetes)
+    if config.redis is not None:
+        redis = settings.redis
+        fleet = config.redis.fleet or redis.fleet
+        return RedisSource(lambda: cast("RedisClient", connect(redis)), PREFIX, fleet)
+    raise ValueError(f"a source without a kind: {kinds_of(config)}")
+
+
+def _kubernetes(config: KubernetesSourceConfig) -> Source:
+    from backends.discovery.kubernetes.api import Access  # late: only this source needs httpx here
+    from backends.discovery.kubernetes.source import KubernetesSource, Wanted
+
+    port = None if config.port is None else str(config.port)
+    wanted = Wanted(config.service, config.pods, config.pool, config.namespace, port)
+    return KubernetesSource(wanted, Access(config.api_url, config.token_file, config.ca_file))

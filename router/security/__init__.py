@@ -2,6 +2,6 @@
 
 `keys.ApiKeys` guards the public port and `token.AdminTokens` the admin port. `server_tls.ServingTls` serves a port and
 `worker_tls.WorkerTls` connects to workers. Each reads files, raises `file_problem.UnusableFileError` where one cannot
-be used, and is read again by `reload.FileWatch`. `startup_warnings` names settings that leave something open. Imported
-by `router.gateway`, `router.admin`, `router.workers`, `router.tokenization` and the composition root.
+be used, and is read again by `reload.FileWatch`. `settings` names mistakes, and settings that leave something open.
+Imported by `router.gateway`, `router.admin`, `router.workers`, `router.tokenization` and the composition root.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -12,7 +13,8 @@ from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of as key_problems
 from router.security.server_tls import serving_tls
 from router.security.tenancy import problems_of as tenancy_problems
-from router.security.token import admin_tokens
+from router.security.tenancy import warnings as tenancy_warnings
+from router.security.token import TokenSettings, admin_tokens
 from router.security.worker_tls import worker_context
 
 
@@ -70,3 +72,26 @@ def _usable(section: Path, use: Callable[[], object]) -> Iterator[Finding]:
         use()
     except UnusableFileError as error:
         yield (*section, error.setting), error.problem, error.fix
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """Name settings that work but leave something open."""
+    if not _loopback(config.admin_host) and not TokenSettings.of(config).given:
+        yield (
+            f"the admin port listens on {config.admin_host} without a token: anyone who reaches it "
+            "can change the fleet; set admin_token_file, or admin_host to 127.0.0.1"
+        )
+    if not config.worker_tls.verify:
+        yield (
+            "worker_tls.verify is false: workers' certificates are not checked, so anyone on the network path can "
+            "read and change the traffic; set worker_tls.ca_file instead"
+        )
+    yield from tenancy_warnings(config)
+
+
+def _loopback(host: str) -> bool:
+    name = host.strip("[]")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"

@@ -1,17 +1,128 @@
-"""The registration of a sidecar's worker, in every registry of the settings."""
+"""The registration of a sidecar's worker, in every registry of the settings, and its lease in each."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from backends.discovery.registration import Registration
+from backends.discovery.registration import RENEW_S, Registration
 from backends.worker import WorkerFacts
 from router.config.model import Config
-from router.sidecar.lease import Lease
-from router.sidecar.registries import WorkerRegistry
+from router.sidecar.registries import RegistryError, WorkerRegistry
 from router.telemetry.exposition import Reading
+
+log = logging.getLogger("warmroute.sidecar")
+
+FIRST_RETRY_S = 0.5
+WITHDRAW_S = 2.0
+"""Longest wait for a registry when the worker goes. Its lease ends by itself."""
+
+Describe = Callable[[str], Registration | None]
+"""A function from this host's address to the registration; None while there is nothing to register."""
+
+
+class Lease:
+    """Register at one registry, renew every `RENEW_S`, and try again with a growing pause after a failure.
+
+    A failure is logged once, until the registry answers again. It never stops traffic.
+    """
+
+    def __init__(self, registry: WorkerRegistry, describe: Describe) -> None:
+        self._registry = registry
+        self._describe = describe
+        self._here: str | None = None
+        self._registered: Registration | None = None
+        self._failures = 0
+        self._counts = {"ok": 0, "failed": 0}
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"lease {self._registry.name}")
+
+    def renew(self) -> None:
+        """Register soon, because the worker has changed."""
+        self._due.set()
+
+    async def withdraw(self) -> None:
+        """End the registration. Return after `WITHDRAW_S` at most."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        registered, self._registered = self._registered, None
+        if registered is None:
+            return
+        try:
+            async with asyncio.timeout(WITHDRAW_S):
+                await self._registry.withdraw(registered)
+        except (RegistryError, TimeoutError) as error:
+            log.warning("not withdrawn", extra={"registry": self._registry.name, "reason": str(error) or "no answer"})
+        else:
+            log.info("withdrawn", extra={"registry": self._registry.name})
+
+    async def aclose(self) -> None:
+        await self.withdraw()
+        await self._registry.aclose()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the registry, whether it holds the worker, and the calls by outcome."""
+        return {"registry": self._registry.name, "registered": self._registered is not None, "calls": self._counts}
+
+    async def _keep(self) -> None:
+        while True:
+            self._due.clear()
+            await self._attempt()
+            await self._pause(self._pause_s())
+
+    def _pause_s(self) -> float:
+        if not self._failures:
+            return RENEW_S
+        return random.uniform(0.5, 1.0) * min(RENEW_S, FIRST_RETRY_S * 2.0 ** min(self._failures, 10))
+
+    async def _pause(self, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._due.wait()
+        except TimeoutError:
+            pass
+
+    async def _attempt(self) -> None:
+        try:
+            registration = self._describe(await self._address())
+            if registration is None:
+                return
+            await self._registry.register(registration)
+        except (RegistryError, OSError, UnicodeError) as error:
+            self._failed(str(error))
+            return
+        self._counts["ok"] += 1
+        if self._registered is None or self._failures:
+            log.info("registered", extra={"registry": self._registry.name, "url": registration.url})
+        self._registered, self._failures = registration, 0
+
+    def _failed(self, reason: str) -> None:
+        self._counts["failed"] += 1
+        level = logging.DEBUG if self._failures else logging.WARNING
+        log.log(level, "not registered", extra={"registry": self._registry.name, "reason": reason})
+        self._failures += 1
+
+    async def _address(self) -> str:
+        """Return this host's address on the way to the registry."""
+        if self._here is None:
+            host, port = self._registry.address
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, address = found[0]
+            with socket.socket(family, kind, protocol) as towards:
+                towards.connect(address)  # of UDP: sends nothing, and chooses the local address
+                self._here = str(towards.getsockname()[0])
+        return self._here
+
 
 _ANY = ("0.0.0.0", "::", "[::]")
 

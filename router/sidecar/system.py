@@ -6,21 +6,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+import uvloop
 from msgspec.structs import replace
 
 from backends.vllm.control import WorkerClient
 from router.app import System
 from router.config.model import Config, DiscoveryConfig, RedisConfig
 from router.control.start import Sources
+from router.lifecycle import Lifecycle
 from router.placement.fleet.health import SERVING, WorkerState
+from router.replicas.connection import MissingRedisError
+from router.security.file_problem import UnusableFileError
+from router.security.settings import warnings
 from router.security.worker_tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck
 from router.sidecar.observed_worker import ObservedWorker
 from router.sidecar.registration import WorkerRegistration
-from router.sidecar.registries import WorkerRegistry
+from router.sidecar.registries import WorkerRegistry, registries
 from router.sidecar.worker_process import WorkerProcess
 from router.telemetry.exposition import Reading
+from router.telemetry.logs import say
 
 LOOK_S = 0.05
 STOP_S = 30.0
@@ -153,3 +159,25 @@ class SidecarProcess(System):
         if self._drain is not None:
             self._drain.cancel()
         await self._check.aclose()
+
+
+async def serve(config: Config, sources: Sources | None, command: Sequence[str]) -> int:
+    """Run a sidecar, and `command` as its child if there is one; return the exit code."""
+    for warning in warnings(config):
+        log.warning(warning)
+    try:
+        found = registries(config)
+    except (MissingRedisError, UnusableFileError) as error:
+        say(f"warmroute sidecar: cannot register: {error}")
+        return 1
+    system = SidecarProcess(config, sources, found, command, on_end=lambda: lifecycle.end())
+    lifecycle = Lifecycle(system, command="sidecar")
+    return await lifecycle.run() or system.exit_code
+
+
+def run(config: Config, sources: Sources | None, command: Sequence[str]) -> int:
+    """Run a sidecar in this process; return its exit code."""
+    try:
+        return uvloop.run(serve(config, sources, command))
+    except KeyboardInterrupt:
+        return 130

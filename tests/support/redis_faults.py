@@ -25,7 +25,7 @@ from loadtest.soak.traffic import Traffic
 from router.config.model import RedisConfig
 from router.replicas.connection import PREFIX, RedisClient, connect
 from router.replicas.leases import ReplicaLeases
-from router.sidecar.lease import Lease
+from router.sidecar.registration import Lease
 from router.sidecar.registries import RedisRegistry
 from tests.support.redis_server import RedisServer, Sentinels, redis_server
 

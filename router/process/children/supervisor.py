@@ -51,7 +51,7 @@ from router.process.systemd import Notifier, activated
 from router.replicas.replica import Replica
 from router.security.instance import Instance
 from router.security.reload import FileWatch
-from router.security.startup_warnings import warnings
+from router.security.settings import warnings
 from router.security.token import guard_of
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory

@@ -3,7 +3,7 @@ import trustme
 
 from router.config.model import Config
 from router.security.keys import KeyEntry, digest_of, new_key
-from router.security.startup_warnings import warnings
+from router.security.settings import warnings
 from router.settings import load
 
 KEY = "wr-" + "k" * 43

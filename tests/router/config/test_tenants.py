@@ -5,7 +5,7 @@ import pytest
 from router.config.model import to_builtins
 from router.security.isolation import mode_of
 from router.security.keys import KeyEntry, digest_of, new_key
-from router.security.startup_warnings import warnings
+from router.security.settings import warnings
 from router.settings import load
 
 ALICE, BOB = (KeyEntry(name, digest_of(new_key().encode())).line for name in ("alice", "bob"))

@@ -10,10 +10,9 @@ from backends.discovery.registration import Registration, decode, registration_k
 from backends.worker import ServedModel, WorkerFacts
 from loadtest.fleet.ports import free_ports
 from router.config.model import Config, RedisConfig, SidecarConfig, TlsConfig, WorkerConfig
-from router.sidecar import lease as lease_module
+from router.sidecar import registration as lease_module
 from router.sidecar import registries as registries_module
-from router.sidecar.lease import Lease
-from router.sidecar.registration import WorkerRegistration
+from router.sidecar.registration import Lease, WorkerRegistration
 from router.sidecar.registries import GatewayRegistry, RedisRegistry, RegistryError, registries
 from tests.support.redis import needs_redis
 from tests.support.redis_server import redis_server
