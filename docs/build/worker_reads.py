@@ -27,7 +27,7 @@ from router.gateway.rewrites.usage_frame import HELD_BYTES
 from router.residency.exact.block_copies import LOWER_TIER_BLOCKS
 from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
 from router.tokenization.remote_tokenizer import STEP_BYTES as IDS_STEP_BYTES
-from router.workers.event_replay import MAX_MESSAGE_BYTES
+from router.workers.event_sockets import MAX_MESSAGE_BYTES
 from router.workers.selftest_rendering import MAX_ANSWER_BYTES as MAX_CHAT_BYTES
 
 HEADS = ("read of a worker", "bytes, at most", "of which", "beyond it")
