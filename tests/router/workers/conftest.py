@@ -10,13 +10,16 @@ import uvloop
 import zmq
 
 from backends.vllm.control import WorkerClient
-from backends.worker import Endpoint
+from backends.worker import Endpoint, parse_endpoint
 from policies.view import WorkerId
 from router.metrics.registry import Registry
+from router.placement.fleet.fleet import Fleet
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.event_pump import EventPump
+from router.workers.watcher import Watcher
 from tests.support.metrics import counted
 
 BLOCK = 4
@@ -154,6 +157,31 @@ def pytest_asyncio_loop_factories(config, item):
 def wire():
     """The tools above, since a conftest cannot be imported."""
     return SimpleNamespace(prompt_of=prompt_of, stored=stored, Publisher=Publisher, answering=answering)
+
+
+@pytest.fixture
+async def watching(metrics):
+    """Make a fleet, a residency map and a watcher over them; `follow(url)` adds a worker."""
+    made = []
+
+    def make(config, **options):
+        residency, identity = ResidencyMap(), PromptIdentifier(config)
+        fleet = Fleet(config.health, residency, kv_events=config.residency.kv_events)
+        watcher = Watcher(fleet, residency, identity, config, metrics.registry, **options)
+        watcher.start()
+        made.append((watcher, identity))
+
+        def follow(url, worker=None):
+            endpoint = fleet.add(parse_endpoint(url), 0.0)
+            watcher.watch(endpoint.id, worker)
+            return endpoint
+
+        return SimpleNamespace(fleet=fleet, residency=residency, watcher=watcher, follow=follow, identity=identity)
+
+    yield make
+    for watcher, identity in made:
+        await watcher.aclose()
+        await identity.aclose()
 
 
 @pytest.fixture

@@ -2,18 +2,14 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from backends.vllm.control import ProbeError, ProbeFault, WorkerClient
 from backends.worker import parse_endpoint
 from router.config.model import Config, HealthConfig, ResidencyConfig
-from router.placement.fleet.fleet import Fleet, WorkerState
-from router.residency.residency_map import ResidencyMap
-from router.tokenization.prompt_identifier import PromptIdentifier
+from router.placement.fleet.fleet import WorkerState
 from router.workers.health_question import HealthQuestion
-from router.workers.watcher import Watcher
 from tests.support.late_worker import LateWorker
 from tests.support.waiting import eventually
 
@@ -23,30 +19,21 @@ READY, UNHEALTHY = WorkerState.READY, WorkerState.UNHEALTHY
 
 
 @pytest.fixture
-async def watched(metrics):
+async def watched(watching):
     """`await watched(2)` starts two workers and a watcher, and waits until they are ready."""
-    opened = []
+    started = []
 
     async def make(count, health=HEALTH):
-        config = Config(health=health, residency=ResidencyConfig(kv_events=False, self_test=False))
-        residency, identity = ResidencyMap(), PromptIdentifier(config)
-        fleet = Fleet(health, residency)
-        watcher = Watcher(fleet, residency, identity, config, metrics.registry)
-        watcher.start()
-        workers = [await LateWorker().start() for _ in range(count)]
-        opened.append((watcher, identity, workers))
-        endpoints = [fleet.add(parse_endpoint(f"http://{worker.id}"), 0.0) for worker in workers]
-        for endpoint in endpoints:
-            watcher.watch(endpoint.id)
-        await eventually(lambda: all(one.state is READY for one in endpoints))
-        return SimpleNamespace(fleet=fleet, workers=workers, endpoints=endpoints)
+        its = watching(Config(health=health, residency=ResidencyConfig(kv_events=False, self_test=False)))
+        its.workers = [await LateWorker().start() for _ in range(count)]
+        started.extend(its.workers)
+        its.endpoints = [its.follow(f"http://{worker.id}") for worker in its.workers]
+        await eventually(lambda: all(one.state is READY for one in its.endpoints))
+        return its
 
     yield make
-    for watcher, identity, workers in opened:
-        await watcher.aclose()
-        await identity.aclose()
-        for worker in workers:
-            await worker.stop()
+    for worker in started:
+        await worker.stop()
 
 
 async def test_a_late_answer_is_an_answer(watched, metrics):

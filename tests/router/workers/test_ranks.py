@@ -1,18 +1,12 @@
 """An endpoint with two data-parallel ranks: a candidate, a publisher and a load report each."""
 
-import asyncio
 import json
-from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
-from backends.worker import parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HealthConfig, ResidencyConfig
-from router.placement.fleet.fleet import Fleet
-from router.residency.residency_map import ResidencyMap
-from router.tokenization.prompt_identifier import PromptIdentifier
-from router.workers.watcher import Watcher
 from tests.support.waiting import eventually
 
 HEALTH = HealthConfig(probe_interval_s=0.05)
@@ -27,26 +21,6 @@ def metrics_page(ranks):
     return "\n".join(lines) + "\n"
 
 
-@asynccontextmanager
-async def pages_served(pages):
-    async def serve(reader, writer):
-        try:
-            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
-            body = pages[path].encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
 @pytest.fixture
 async def publishers(wire, context):
     pair = [wire.Publisher(context), wire.Publisher(context)]
@@ -55,7 +29,7 @@ async def publishers(wire, context):
         publisher.close()
 
 
-async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
+async def test_each_rank_has_its_own_view_and_load(wire, publishers, watching):
     tokens = [list(range(10, 18)), list(range(30, 38))]
     for publisher, ids in zip(publishers, tokens, strict=True):
         publisher.publish(wire.stored(ids, 1))
@@ -71,12 +45,10 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
         "/metrics": metrics_page((2, 3)),
         "/kv_event_sources": json.dumps(sources),
     }
-    residency, identity = ResidencyMap(), PromptIdentifier(CONFIG)
-    fleet = Fleet(HEALTH, residency)
-    watcher = Watcher(fleet, residency, identity, CONFIG, metrics.registry)
-    async with pages_served(pages) as url:
-        endpoint = fleet.add(parse_endpoint(url), 0.0)
-        watcher.start()
+    its = watching(CONFIG)
+    residency = its.residency
+    async with wire.answering(lambda request: httpx.Response(200, text=pages[request.url.path])) as (_, at):
+        endpoint = its.follow(at.url)
         await eventually(lambda: len(endpoint.candidates) == 2)
         slots = [candidate.slot for candidate in endpoint.candidates]
         await eventually(lambda: all(residency.state(slot).residency is Residency.EXACT for slot in slots))
@@ -89,6 +61,4 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
         pages["/metrics"], pages["/kv_event_sources"] = metrics_page((2,)), json.dumps({"2": sources["2"]})
         await eventually(lambda: len(endpoint.candidates) == 1)
         await eventually(lambda: residency.state(endpoint.candidates[0].slot).residency is Residency.EXACT)
-        assert list(watcher.statistics()["endpoints"][endpoint.id]["subscriptions"]) == [endpoint.id]
-        await watcher.aclose()
-        await identity.aclose()
+        assert list(its.watcher.statistics()["endpoints"][endpoint.id]["subscriptions"]) == [endpoint.id]

@@ -1,8 +1,6 @@
 import asyncio
-import json
 import logging
 from dataclasses import replace
-from types import SimpleNamespace
 
 import httpx
 import msgspec
@@ -12,15 +10,9 @@ import pytest
 from backends.simulated.serving import serving, start
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.probe import learn
-from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
-from router.placement.fleet.fleet import Fleet, WorkerState
-from router.residency.residency_map import ResidencyMap
-from router.tokenization.body.intake import COMPLETIONS_PATH as PATH
-from router.tokenization.body.intake import parse
-from router.tokenization.prompt_identifier import PromptIdentifier
-from router.workers.watcher import Watcher
+from router.placement.fleet.fleet import WorkerState
 from tests.support.waiting import eventually, iterations
 
 FAST = WorkerSettings(time_scale=0.0)
@@ -28,44 +20,14 @@ HEALTH = HealthConfig(probe_interval_s=0.05, probe_timeout_s=1.0, failure_thresh
 
 
 @pytest.fixture
-async def system(metrics):
-    """A fleet, a residency map and a watcher over them; `follow(url)` adds a worker."""
-    systems = []
+def system(watching):
+    """`watching` with settings of residency."""
 
-    def make(health=HEALTH, handover=None, **residency_settings):
-        config = Config(
-            health=health, residency=ResidencyConfig(**residency_settings), handover=handover or HandoverConfig()
-        )
-        residency, identity = ResidencyMap(), PromptIdentifier(config)
-        fleet = Fleet(health, residency, kv_events=config.residency.kv_events)
-        watcher = Watcher(fleet, residency, identity, config, metrics.registry)
-        watcher.start()
-        systems.append((watcher, identity))
+    def make(health=HEALTH, handover=None, **residency):
+        handover = handover or HandoverConfig()
+        return watching(Config(health=health, residency=ResidencyConfig(**residency), handover=handover))
 
-        def follow(url, worker=None):
-            endpoint = fleet.add(parse_endpoint(url), 0.0)
-            watcher.watch(endpoint.id, worker)
-            return endpoint
-
-        async def identify(text):
-            body = json.dumps({"model": FAST.model_name, "prompt": text}).encode()
-            return await identity.identify(PATH, parse(PATH, body), None)
-
-        return SimpleNamespace(
-            fleet=fleet, residency=residency, watcher=watcher, follow=follow, identity=identity, identify=identify
-        )
-
-    yield make
-    for watcher, identity in systems:
-        await watcher.aclose()
-        await identity.aclose()
-
-
-async def ask(url, text, tokens=1):
-    async with httpx.AsyncClient() as client:
-        body = {"model": FAST.model_name, "prompt": text, "max_tokens": tokens}
-        answer = await client.post(f"{url}/v1/completions", json=body)
-        return answer.json()["usage"]
+    return make
 
 
 def view(system, endpoint):
@@ -258,19 +220,11 @@ async def test_watching_an_unknown_endpoint_raises(system):
         system().watcher.watch("127.0.0.1:1")
 
 
-async def test_another_server_on_the_port_is_logged(wire, system, caplog):
-    async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    its = system()
-    endpoint = its.follow(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await eventually(lambda: "HTML" in endpoint.reason)
-    assert endpoint.state is WorkerState.STARTING
-    server.close()
+async def test_another_server_on_the_port_is_logged(wire, system):
+    async with wire.answering(lambda request: httpx.Response(200, text="<html>")) as (_, at):
+        endpoint = system().follow(at.url)
+        await eventually(lambda: "HTML" in endpoint.reason)
+        assert endpoint.state is WorkerState.STARTING
 
 
 async def test_events_switched_off_are_named_as_the_reason(wire, system, metrics):
@@ -303,47 +257,33 @@ async def test_a_topic_without_events_leaves_the_view_approximate(wire, system, 
         assert "but no batch arrived: is the topic 'nope' right?" in state.reason
 
 
-async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
+async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, watching, metrics):
     async with serving(replace(FAST, kv_events=False)) as worker:
         now_s = [100.0]
-        config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
-        residency, identity = ResidencyMap(), PromptIdentifier(config)
-        fleet = Fleet(HEALTH, residency)
-        watcher = Watcher(fleet, residency, identity, config, metrics.registry, clock=lambda: now_s[0])
-        watcher.start()
-        endpoint = fleet.add(parse_endpoint(worker.url), 0.0)
-        watcher.watch(endpoint.id)
+        its = watching(Config(health=HEALTH, residency=ResidencyConfig(self_test=False)), clock=lambda: now_s[0])
+        endpoint = its.follow(worker.url)
         await eventually(lambda: endpoint.state is WorkerState.READY)
         full = metrics.probes.count(("full", True))
         now_s[0] += 1.0
         for _ in range(5):
-            watcher.look_again()
+            its.watcher.look_again()
         await eventually(lambda: metrics.probes.count(("full", True)) == full + 1)
-        watcher.look_again()
+        its.watcher.look_again()
         quick = metrics.probes.count(("quick", True))
         now_s[0] += HEALTH.probe_interval_s
         await eventually(lambda: metrics.probes.count(("quick", True)) > quick)
         assert metrics.probes.count(("full", True)) == full + 1
-        await watcher.aclose()
-        await identity.aclose()
 
 
-async def test_first_probes_of_many_workers_are_spread(wire, metrics):
-    now_s = [100.0]
-    config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
-    identity = PromptIdentifier(config)
-    fleet = Fleet(HEALTH, ResidencyMap())
-    watcher = Watcher(fleet, ResidencyMap(), identity, config, metrics.registry, clock=lambda: now_s[0])
-    watcher.start()
-    watcher.spread_s = 100_000.0
+async def test_first_probes_of_many_workers_are_spread(watching, metrics):
+    its = watching(Config(health=HEALTH, residency=ResidencyConfig(self_test=False)), clock=lambda: 100.0)
+    its.watcher.spread_s = 100_000.0
     for port in range(1, 101):
-        watcher.watch(fleet.add(Endpoint("http", "127.0.0.1", port), 0.0).id)
+        its.follow(f"http://127.0.0.1:{port}")
     await eventually(lambda: len(metrics.probes) == 1)
-    watcher.look_again()  # a client asked for a model that nobody serves
+    its.watcher.look_again()  # a client asked for a model that nobody serves
     await iterations(100)
     assert len(metrics.probes) == 1, "the others come later"
-    await watcher.aclose()
-    await identity.aclose()
 
 
 class Undeveloped:
@@ -352,64 +292,49 @@ class Undeveloped:
     def __init__(self, status):
         self.status, self.started, self.asked = status, 1, 0
 
-    def answer(self, path):
+    def __call__(self, request):
+        if request.url.path == "/server_info":
+            self.asked += 1
+            return httpx.Response(self.status)
         loads = f'vllm:num_requests_running{{engine="0"}} 0\nprocess_start_time_seconds {self.started}\n'
         answers = {"/version": '{"version":"0.33.0"}', "/v1/models": '{"data":[{"id":"m"}]}', "/metrics": loads}
-        return answers.get(path, "{}")
-
-    async def serve(self, reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        path = head.split()[1].decode().partition("?")[0]
-        asks = path == "/server_info"
-        self.asked += asks
-        status, body = (self.status, "") if asks else (200, self.answer(path))
-        lines = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}"
-        writer.write(lines.encode())
-        await writer.drain()
-        writer.close()
+        return httpx.Response(200, text=answers.get(request.url.path, "{}"))
 
 
 async def test_a_worker_is_asked_once_for_its_connector_until_it_starts_again(wire, system, metrics):
     worker = Undeveloped(500)
-    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
-    its = system(handover=HandoverConfig(connector="nixl_pull"), self_test=False)
-    endpoint = its.follow(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with wire.answering(worker) as (_, at):
+        its = system(handover=HandoverConfig(connector="nixl_pull"), self_test=False)
+        endpoint = its.follow(at.url)
 
-    async def look():
-        full = metrics.probes.count(("full", True))
-        its.watcher.look_again_at(endpoint.id)
-        await eventually(lambda: metrics.probes.count(("full", True)) > full)
+        async def look():
+            full = metrics.probes.count(("full", True))
+            its.watcher.look_again_at(endpoint.id)
+            await eventually(lambda: metrics.probes.count(("full", True)) > full)
 
-    await eventually(lambda: endpoint.state is WorkerState.READY)
-    await look()
-    assert worker.asked == metrics.probes.count(("full", True)) >= 2, "a failure is no answer"
-    worker.status = 404
-    await look()
-    asked = worker.asked
-    await look()
-    assert worker.asked == asked
-    assert endpoint.facts.connector is None
-    worker.started += 1
-    await eventually(lambda: worker.asked == asked + 1)
-    server.close()
+        await eventually(lambda: endpoint.state is WorkerState.READY)
+        await look()
+        assert worker.asked == metrics.probes.count(("full", True)) >= 2, "a failure is no answer"
+        worker.status = 404
+        await look()
+        asked = worker.asked
+        await look()
+        assert worker.asked == asked
+        assert endpoint.facts.connector is None
+        worker.started += 1
+        await eventually(lambda: worker.asked == asked + 1)
 
 
-async def test_the_workers_api_key_is_sent_with_probes(wire, system, metrics):
+async def test_the_workers_api_key_is_sent_with_probes(wire, system):
     asked = []
 
-    async def serve(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        asked.append(b"authorization: Bearer s3cret" in head)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
+    def worker(request):
+        asked.append(request.headers.get("authorization"))
+        return httpx.Response(200, text="{}")
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    config = WorkerConfig(url=url, api_key="s3cret")
-    assert "s3cret" not in repr(config)
-    its = system()
-    its.follow(url, config)
-    await eventually(lambda: len(asked) >= 2)
-    assert all(asked)
-    server.close()
+    async with wire.answering(worker) as (_, at):
+        config = WorkerConfig(url=at.url, api_key="s3cret")
+        assert "s3cret" not in repr(config)
+        system().follow(at.url, config)
+        await eventually(lambda: len(asked) >= 2)
+        assert set(asked) == {"Bearer s3cret"}
