@@ -96,7 +96,7 @@ from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.operations import WorkerOperations, WorkerOutcome
-from router.workers.watch_context import WorkerObserver
+from router.workers.watch_context import WatchContext, WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
 
 log = logging.getLogger("warmroute.process")
@@ -199,16 +199,18 @@ class System:
 
     def _build_watcher(self) -> Watcher:
         watcher = Watcher(
-            self.fleet,
-            self.residency,
-            self.identity,
-            self.config,
-            self.registry,
-            clock=self.now_s,
-            worker_tls=self.worker_tls,
-            self_test_lock=self._resources.ledger if self._resources is not None else None,
-            observer=self._observer,
-            via=self._instance.name,
+            WatchContext(
+                self.fleet,
+                self.residency,
+                self.identity,
+                self.config,
+                WatchMetrics(self.registry),
+                self.worker_tls,
+                self.now_s,
+                self_test_lock=self._resources.ledger if self._resources is not None else None,
+                observer=self._observer,
+                via=self._instance.name,
+            )
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))

@@ -59,7 +59,7 @@ class EndpointWatch:
         self._woken = asyncio.Event()
         self._subscriptions = Subscriptions(context, self.look_again)
         self._client = WorkerClient(api_key, context.worker_tls.context_for, via=context.via)
-        self._question = HealthQuestion(self._client, endpoint.endpoint, context.health.probe_timeout_s)
+        self._question = HealthQuestion(self._client, endpoint.endpoint, context.config.health.probe_timeout_s)
         self._self_tests = SelfTests(context, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._logged: tuple[WorkerState, bool] | None = None
@@ -139,7 +139,7 @@ class EndpointWatch:
         except Exception:
             # An unexpected answer of one endpoint must not end its watch, and must be logged.
             log.exception("watch round failed", extra={"worker": self._endpoint.id})
-            self._probe_due_s = self._context.clock() + self._context.health.probe_interval_s
+            self._probe_due_s = self._context.clock() + self._context.config.health.probe_interval_s
 
     async def _pause(self, until_s: float) -> None:
         try:
@@ -161,12 +161,12 @@ class EndpointWatch:
     async def _probe_round(self, now_s: float) -> None:
         if now_s >= self._probe_due_s:
             self._probed_s = now_s
-            self._probe_due_s = now_s + self._context.health.probe_interval_s
+            self._probe_due_s = now_s + self._context.config.health.probe_interval_s
             await self._probe(now_s)
 
     async def _load_round(self, now_s: float) -> None:
         if self._up and now_s >= self._load_due_s:
-            self._load_due_s = now_s + self._context.health.probe_interval_s
+            self._load_due_s = now_s + self._context.config.health.probe_interval_s
             await self._read_load()
             if self._facts is not None and not self._late:
                 self._self_tests.consider(self._facts)
@@ -206,7 +206,7 @@ class EndpointWatch:
 
         None if the answer is late, and the facts before are those of the same process as far as is known.
         """
-        timeout_s = self._context.health.probe_timeout_s
+        timeout_s = self._context.config.health.probe_timeout_s
         try:
             facts = await learn(self._client, self._endpoint.endpoint, events=self._events, timeout_s=timeout_s)
         except ProbeError as error:
@@ -220,7 +220,7 @@ class EndpointWatch:
     async def _connector_of(self, timeout_s: float) -> ConnectorFacts | None:
         """Return what the worker says about its KV connector. It is asked until it has answered: vLLM without its
         development mode logs each question."""
-        if self._context.asks_connector and not self._connector_asked:
+        if self._context.config.handover.connector is not None and not self._connector_asked:
             try:
                 self._connector = await read_connector(self._client, self._endpoint.endpoint, timeout_s)
                 self._connector_asked = True
@@ -249,7 +249,7 @@ class EndpointWatch:
     def _failed(self, error: ProbeError, began_s: float) -> None:
         context, endpoint, now_s = self._context, self._endpoint, self._context.clock()
         if error.fault is ProbeFault.LATE:
-            verdict = probe_late(context.fleet, context.health, endpoint, error.reason, began_s, now_s)
+            verdict = probe_late(context.fleet, context.config.health, endpoint, error.reason, began_s, now_s)
             context.metrics.late_probes.add(1.0, (verdict,))
             self._late = self._up and not context.fleet.lost(endpoint)
         else:
@@ -300,7 +300,7 @@ class EndpointWatch:
         asked_s = self._context.clock()
         try:
             page = await read_metrics(
-                self._client, self._endpoint.endpoint, timeout_s=self._context.health.probe_timeout_s
+                self._client, self._endpoint.endpoint, timeout_s=self._context.config.health.probe_timeout_s
             )
         except ProbeError as error:
             self._context.metrics.probes.add(1.0, ("load", "failed"))

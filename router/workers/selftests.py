@@ -54,7 +54,7 @@ class SelfTests:
         """Start a test if one is due. A test made without events is repeated once there are events."""
         if self._unlinked and self._subscriptions.linked and self._task is None:
             self.renew()
-        if self._context.settings.self_test and self._task is None and not facts.sleeping and self._due():
+        if self._context.config.residency.self_test and self._task is None and not facts.sleeping and self._due():
             name = f"self-test {self._endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._run(facts), name=name)
 

@@ -28,13 +28,13 @@ class Subscriptions:
 
     def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
         """Subscribe to exactly these publishers. A view without proof is requested again."""
-        by_rank = {source.rank: source for source in sources} if self._context.settings.kv_events else {}
+        by_rank = {source.rank: source for source in sources} if self._context.config.residency.kv_events else {}
         wanted = {candidate: by_rank.get(candidate.rank or 0) for candidate in candidates}
         for candidate, subscriber in list(self._subscribers.items()):
             if wanted.get(candidate) != subscriber.source:
                 self._subscribers.pop(candidate).close()
                 self._context.residency.link_lost(candidate.slot)
-        if not self._context.settings.kv_events:
+        if not self._context.config.residency.kv_events:
             for candidate in candidates:
                 self._context.residency.events_switched_off(candidate.slot)
         for candidate, source in wanted.items():
@@ -48,7 +48,7 @@ class Subscriptions:
         subscriber = self._subscribers.get(candidate)
         if subscriber is not None and subscriber.linked:
             return None
-        if not self._context.settings.kv_events:
+        if not self._context.config.residency.kv_events:
             return SWITCHED_OFF
         source = self._refused.get(candidate.id) if subscriber is None else subscriber.source
         return NO_EVENTS if source is None else f"KV events cannot be reached at {source.endpoint}"

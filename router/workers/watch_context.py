@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import zmq
 
 from backends.vllm.metrics import MetricsPage
 from backends.worker import Endpoint, WorkerFacts
-from router.config.model import HealthConfig, ResidencyConfig
+from router.config.model import Config
 from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
@@ -58,16 +59,13 @@ class WatchContext:
     fleet: Fleet
     residency: ResidencyMap
     identity: PromptIdentifier
-    health: HealthConfig
-    settings: ResidencyConfig
+    config: Config
     metrics: WatchMetrics
-    zmq_context: zmq.Context[zmq.Socket[bytes]]
-    pump: EventPump
-    clock: Callable[[], float]
     worker_tls: WorkerTls
+    clock: Callable[[], float] = time.monotonic
     self_test_lock: SelfTestLock | None = None
     observer: WorkerObserver | None = None
-    asks_connector: bool = False
-    """Ask each worker for its KV connector."""
     via: str = ""
     """The name of this gateway, which probes carry."""
+    zmq_context: zmq.Context[zmq.Socket[bytes]] = field(default_factory=lambda: zmq.Context(io_threads=1))
+    pump: EventPump = field(default_factory=EventPump)

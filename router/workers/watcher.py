@@ -2,28 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
-
-import zmq
 
 from backends.vllm.operations import WorkerOperation
 from backends.worker import KvEventSource, parse_endpoint
-from router.config.model import Config, KvEventsConfig, WorkerConfig
-from router.metrics.registry import Registry
-from router.placement.fleet.fleet import Fleet
-from router.residency.residency_map import ResidencyMap
-from router.security.worker_tls import WorkerTls
-from router.tokenization.prompt_identifier import PromptIdentifier
+from router.config.model import KvEventsConfig, WorkerConfig
 from router.workers.endpoint_watch import EndpointWatch
-from router.workers.event_pump import EventPump
-from router.workers.watch_context import (
-    SelfTestLock,
-    WatchContext,
-    WatchMetrics,
-    WorkerObserver,
-)
+from router.workers.watch_context import WatchContext
 
 SPREAD_S = 30.0
 """Time over which the first probes are spread of workers that join together, if they are more than `SPREAD_FROM`."""
@@ -39,32 +25,9 @@ class Watcher:
     reused, so no subscription may outlive its candidate.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        residency: ResidencyMap,
-        identity: PromptIdentifier,
-        config: Config,
-        registry: Registry,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        worker_tls: WorkerTls | None = None,
-        self_test_lock: SelfTestLock | None = None,
-        observer: WorkerObserver | None = None,
-        via: str = "",
-    ) -> None:
-        self._fleet = fleet
-        self._residency = residency
-        self._identity = identity
-        self._config = config
-        self._metrics = WatchMetrics(registry)
-        self._clock = clock
-        self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
-        self._self_test_lock = self_test_lock
-        self._observer = observer
-        self._via = via
-        self._pump = EventPump()
-        self._context: WatchContext | None = None
+    def __init__(self, context: WatchContext) -> None:
+        self._context = context
+        self._fleet = context.fleet
         self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}
         self.spread_s = SPREAD_S
@@ -74,29 +37,13 @@ class Watcher:
         self._ending: set[asyncio.Task[None]] = set()
         self._events = {
             parse_endpoint(worker.url).authority: configured_events(worker.kv_events)
-            for worker in config.workers
+            for worker in context.config.workers
             if worker.kv_events is not None
         }
-        self._api_keys = {parse_endpoint(worker.url).authority: worker.api_key for worker in config.workers}
+        self._api_keys = {parse_endpoint(worker.url).authority: worker.api_key for worker in context.config.workers}
 
     def start(self) -> None:
-        """Open sockets and watch every endpoint of the fleet."""
-        self._context = WatchContext(
-            fleet=self._fleet,
-            residency=self._residency,
-            identity=self._identity,
-            health=self._config.health,
-            settings=self._config.residency,
-            metrics=self._metrics,
-            zmq_context=zmq.Context(io_threads=1),
-            pump=self._pump,
-            clock=self._clock,
-            worker_tls=self._worker_tls,
-            self_test_lock=self._self_test_lock,
-            observer=self._observer,
-            asks_connector=self._config.handover.connector is not None,
-            via=self._via,
-        )
+        """Watch every endpoint of the fleet."""
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)
 
@@ -109,8 +56,6 @@ class Watcher:
         endpoint = self._fleet.get(endpoint_id)
         if endpoint is None:
             raise KeyError(endpoint_id)
-        if self._context is None:
-            raise RuntimeError("start the watcher first")
         if worker is not None:
             self._api_keys[endpoint_id] = worker.api_key
             self._events.pop(endpoint_id, None)
@@ -118,7 +63,7 @@ class Watcher:
                 self._events[endpoint_id] = configured_events(worker.kv_events)
         if endpoint_id in self._watches:  # events between the two watches are lost
             for candidate in endpoint.candidates:
-                self._residency.link_lost(candidate.slot)
+                self._context.residency.link_lost(candidate.slot)
         self._end(endpoint_id)
         watch = self._watches[endpoint_id] = EndpointWatch(
             self._context, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
@@ -146,7 +91,7 @@ class Watcher:
         A LoRA adapter may have been loaded or unloaded. The call is cheap, so every such request may make it: it probes
         at most once in `LOOK_AGAIN_S`. The fleet's `on_change` runs if the probes find something new.
         """
-        now_s = self._clock()
+        now_s = self._context.clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
             self._looked_s = now_s
             for watch in self._watches.values():
@@ -183,9 +128,7 @@ class Watcher:
         for endpoint_id in list(self._watches):
             self._end(endpoint_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._context is not None:
-            self._context.zmq_context.destroy(linger=0)
-            self._context = None
+        self._context.zmq_context.destroy(linger=0)
 
     def statistics(self) -> dict[str, Any]:
         return {

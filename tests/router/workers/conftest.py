@@ -17,8 +17,10 @@ from router.placement.fleet.fleet import Fleet
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.security.worker_tls import WorkerTls
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.event_pump import EventPump
+from router.workers.watch_context import WatchContext, WatchMetrics
 from router.workers.watcher import Watcher
 from tests.support.metrics import counted
 
@@ -167,7 +169,8 @@ async def watching(metrics):
     def make(config, **options):
         residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(config.health, residency, kv_events=config.residency.kv_events)
-        watcher = Watcher(fleet, residency, identity, config, metrics.registry, **options)
+        tls, counts = WorkerTls(config.worker_tls), WatchMetrics(metrics.registry)
+        watcher = Watcher(WatchContext(fleet, residency, identity, config, counts, tls, **options))
         watcher.start()
         made.append((watcher, identity))
 

@@ -43,7 +43,7 @@ class Bench:
         self.candidate = SimpleNamespace(id="w", slot=0, rank=None, block_tokens=16, caches=True, live=True, load=IDLE)
         around = SimpleNamespace(
             clock=lambda: self.now_s,
-            settings=SimpleNamespace(self_test=True),
+            config=SimpleNamespace(residency=SimpleNamespace(self_test=True)),
             self_test_lock=None,
             residency=SimpleNamespace(set_self_test=lambda slot, verdict, reason, blind: self.views.append(verdict)),
             identity=None,
