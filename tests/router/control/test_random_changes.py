@@ -136,7 +136,7 @@ FILES = st.builds(
     st.dictionaries(st.sampled_from("ab"), LIMIT, max_size=1),
 ).map(lambda config: config if not settings_problems(config, live_settings(config)) else Config(auth=AUTH))
 STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
-EXAMPLES = examples(60)
+EXAMPLES = examples(30)
 """At 50 changes each."""
 
 

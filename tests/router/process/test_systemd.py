@@ -11,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from loadtest.fleet.ports import free_ports
 from router.process import systemd
 from router.process.systemd import Notifier, activated
 
@@ -146,11 +147,9 @@ def test_a_watchdog_of_another_process_is_ignored():
 
 
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd-socket-activate is not installed")
-def test_systemd_socket_activate_passes_sockets(manager, listening):
-    public, admin = port(listening()), port(listening())
-    for held in (public, admin):
-        assert held
-    public, admin = free_pair()
+def test_systemd_socket_activate_passes_sockets(manager):
+    public = free_ports(2)
+    admin = public + 1
     command = [
         "systemd-socket-activate",
         *("-l", f"127.0.0.1:{public}", "-l", f"127.0.0.1:{admin}", "--fdname=public:admin"),
@@ -172,11 +171,6 @@ def test_systemd_socket_activate_passes_sockets(manager, listening):
     finally:
         service.kill()
         service.wait()
-
-
-def free_pair():
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return port(one), port(two)
 
 
 def knock(public):
