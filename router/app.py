@@ -65,8 +65,8 @@ from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
 from router.security.reload import FileWatch
+from router.security.tls import WorkerTls
 from router.security.token import guard_of
-from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of
 from router.telemetry.history import TrafficHistory
@@ -96,7 +96,7 @@ from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.operations import WorkerOperations, WorkerOutcome
-from router.workers.watch_context import WatchContext, WorkerObserver
+from router.workers.watch_context import WatchContext, WatchMetrics, WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
 
 log = logging.getLogger("warmroute.process")

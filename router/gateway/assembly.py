@@ -59,7 +59,7 @@ from router.placement.policies.traffic_routes import TrafficRoutes
 from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import api_keys
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 

@@ -23,7 +23,7 @@ from router.gateway.preview import PreviewedRequest
 from router.limits.table import RateTable
 from router.placement.fleet.query_of_death import Deaths
 from router.security.reload import FileWatch
-from router.security.server_tls import serving_tls
+from router.security.tls import serving_tls
 
 log = logging.getLogger("warmroute.gateway")
 

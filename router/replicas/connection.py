@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from router.config.model import RedisConfig
 from router.replicas.address import RedisAddress, parse_address
-from router.security.pem import load_authorities
+from router.security.tls import load_authorities
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster

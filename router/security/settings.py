@@ -11,11 +11,10 @@ from router.config.model import STRUCK_OUT, Config, WorkerTlsConfig
 from router.config.tree import Path
 from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of as key_problems
-from router.security.server_tls import serving_tls
 from router.security.tenancy import problems_of as tenancy_problems
 from router.security.tenancy import warnings as tenancy_warnings
+from router.security.tls import serving_tls, worker_context
 from router.security.token import TokenSettings, admin_tokens
-from router.security.worker_tls import worker_context
 
 
 def check(config: Config) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from router.config.model import Config
 from router.security.file_problem import UnusableFileError, read_text
 from router.security.keys import NAME, digest_of, entries_of, parsed
 from router.security.reload import FileWatch
-from router.security.server_tls import serving_tls
+from router.security.tls import serving_tls
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN = re.compile(r"[!-~]+")

@@ -14,7 +14,7 @@ from backends.discovery.registration import LEASE_S, Registration, encode, regis
 from router.config.model import Config, RedisConfig, SidecarConfig
 from router.replicas.address import parse_address
 from router.replicas.connection import PREFIX, connect
-from router.security.pem import load_authorities
+from router.security.tls import load_authorities
 
 CALL_S = 2.0
 """Longest call to a registry."""

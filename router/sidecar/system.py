@@ -18,7 +18,7 @@ from router.placement.fleet.health import SERVING, WorkerState
 from router.replicas.connection import MissingRedisError
 from router.security.file_problem import UnusableFileError
 from router.security.settings import warnings
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck
 from router.sidecar.observed_worker import ObservedWorker

@@ -16,7 +16,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.budgets import PROMPTS
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import Prompt, PromptSource
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.body.bounds import decoded_bytes, few_elements, fits_inline
 from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
 from router.tokenization.body.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW_MESSAGES

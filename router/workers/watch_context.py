@@ -16,7 +16,7 @@ from router.config.model import Config
 from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.event_pump import EventPump
 

@@ -19,7 +19,7 @@ from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.control.state.desired_state import endpoint_of
 from router.placement.fleet.endpoints import DEFAULT_BLOCK_TOKENS
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.local.choices import SLOW_PRICE
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body

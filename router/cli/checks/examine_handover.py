@@ -22,7 +22,7 @@ from router.cli.checks.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.placement.fleet.endpoints import DECODE, PREFILL, kv_report
 from router.placement.fleet.roles import FORMAT, prefills, receives
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 
 _PATH = "/v1/completions"
 _TIMEOUT_S = 60.0

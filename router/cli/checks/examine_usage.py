@@ -12,7 +12,7 @@ from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.checks.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.gateway.http.upstream.usage import find_usage
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 
 _PATH = "/v1/completions"
 _TIMEOUT_S = 60.0

@@ -21,7 +21,7 @@ from backends.worker import parse_endpoint
 from router.config.model import Config, WorkerTlsConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.preparing import MAX_ASKED_CHARS
 from router.tokenization.prompt_identifier import PromptIdentifier

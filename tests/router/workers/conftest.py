@@ -17,7 +17,7 @@ from router.placement.fleet.fleet import Fleet
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
-from router.security.worker_tls import WorkerTls
+from router.security.tls import WorkerTls
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.event_pump import EventPump
 from router.workers.watch_context import WatchContext, WatchMetrics
