@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 
 from router.cli import completion, config, explain, keys, replay, serve, sidecar, worker
 from router.cli.checks import check
 from router.cli.guard import USAGE_ERROR, guarded
 from router.cli.operate import diagnose, named_settings, policy, replicas, revisions, routes, top, workers
 from router.cli.options import Commands, HelpFormatter
+from router.config.version import version
 
 ENTRY_POINTS = "warmroute.commands"
 
@@ -50,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
+    parser.add_argument("--version", action="version", version=f"warmroute {version('(not installed)')}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
@@ -69,10 +70,3 @@ def _register_further(commands: Commands) -> None:
             point.load()(commands)
         except Exception as error:  # a broken third-party package must not stop `serve`
             print(f"warmroute: command {point.name!r} ({point.value}) is not available: {error}", file=sys.stderr)
-
-
-def _version() -> str:
-    try:
-        return version("warmroute")
-    except PackageNotFoundError:
-        return "(not installed)"

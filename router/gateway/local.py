@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -11,6 +10,7 @@ import msgspec
 
 from backends.foreign_json import read_json
 from backends.worker import ServedModel
+from router.config.version import version
 from router.errors import ErrorKind, RequestError
 from router.gateway.drain_state import DrainState
 from router.gateway.http.client.access_log import AccessLog
@@ -71,7 +71,7 @@ class LocalAnswers:
         self._fleet = fleet
         self._drain = drain
         self._names = names
-        self._version = _version()
+        self._version = version()
         self._answers: dict[str, tuple[tuple[str, ...], Callable[[], Answer]]] = {
             "/health": (_GET, self._readiness),
             "/ping": ((*_GET, "POST"), self._readiness),
@@ -224,10 +224,3 @@ def _card(model: ServedModel) -> dict[str, Any]:
         "parent": model.parent,
         "max_model_len": model.max_model_len,
     }
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("warmroute")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -9,12 +9,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from msgspec.structs import replace
 
 from router.config.model import Config, RedisConfig
+from router.config.version import version
 from router.control.control import Control
 from router.diagnosis.finding import Finding, SharedFinding
 from router.limits.host_use import HostUse
@@ -47,13 +47,6 @@ def name_of(config: Config) -> str:
     return f"{socket.gethostname()}:{config.uds or config.port}"
 
 
-def _version() -> str:
-    try:
-        return version("warmroute")
-    except PackageNotFoundError:
-        return ""
-
-
 def channel_of(config: RedisConfig) -> str:
     return key(config, "channel")
 
@@ -79,7 +72,7 @@ class Replica:
     ) -> None:
         now = time.time()
         self.id = replica or new_id()
-        self.own = Registered(self.id, name_of(config), _version(), processes, now)
+        self.own = Registered(self.id, name_of(config), version(""), processes, now)
         shared = FleetUse(use, divided=config.limits.alone == "share") if use is not None else None
         responses = FleetPins(pins) if pins is not None else None
         self.channel = FleetChannel(self.id, process, now, rows, self._state, shared, placements, responses)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from policies.view import Residency, WorkerView
 from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
+from router.config.version import version
 from router.metrics.registry import COMPILED
 from router.placement.fleet.fleet import Candidate, Fleet, WorkerState
 from router.placement.fleet.health import SERVING
@@ -221,7 +221,7 @@ def process_readings() -> Iterator[Reading]:
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0
     yield "warmroute_log_lines_dropped", (), lines_dropped()
-    yield "warmroute_build_info", (_version(), platform.python_version(), str(COMPILED).lower()), 1.0
+    yield "warmroute_build_info", (version(), platform.python_version(), str(COMPILED).lower()), 1.0
 
 
 _EVENT_FAULTS = (
@@ -243,13 +243,6 @@ _REWRITES = (
     ("relearn", "relearn_asked"),
     ("model", "model"),
 )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("warmroute")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:

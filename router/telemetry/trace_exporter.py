@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from os import getpid
 
 import httpx
@@ -19,6 +18,7 @@ import msgspec
 
 from backends.foreign_json import read_json
 from router.config.model import TracingConfig
+from router.config.version import version
 from router.tracing.spans import envelope
 
 log = logging.getLogger("warmroute.telemetry")
@@ -58,7 +58,7 @@ class TraceExporter:
         self._timeout_s = wanted.timeout_s
         self._ca_file = wanted.ca_file
         self._queue: deque[bytes] = deque()
-        self._before, self._after = envelope(_resource(wanted), _version())
+        self._before, self._after = envelope(_resource(wanted), version())
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._counts = {"sent": 0, "dropped": 0, "failed": 0}
@@ -161,13 +161,6 @@ class TraceExporter:
 
 
 def _resource(wanted: TracingConfig) -> dict[str, str]:
-    own = {"service.name": wanted.service_name, "service.version": _version()}
+    own = {"service.name": wanted.service_name, "service.version": version()}
     instance = {"service.instance.id": f"{socket.gethostname()}:{getpid()}"}
     return instance | wanted.resource | own
-
-
-def _version() -> str:
-    try:
-        return version("warmroute")
-    except PackageNotFoundError:
-        return "unknown"
