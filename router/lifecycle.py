@@ -26,8 +26,7 @@ from router.process import signals
 from router.process.listeners import Listeners
 from router.process.systemd import Notifier, activated
 from router.process.takeover.client import TakeoverClient
-from router.process.takeover.handed_state import HandedState
-from router.process.takeover.messages import CARRIED, LEFT, VERSION, SocketsOffered, TakeoverError
+from router.process.takeover.messages import CARRIED, LEFT, VERSION, HandedState, SocketsOffered, TakeoverError
 from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
 from router.security.settings import warnings
 from router.telemetry.logs import say

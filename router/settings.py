@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from router.config.findings import Check
 from router.config.load import Loaded
 from router.config.load import load as load_checked
 from router.config.model import Config
+from router.config.problems import Check
 from router.discovery.settings import check as check_discovery
 from router.gateway.settings import check as check_gateway
 from router.placement.settings import check as check_policy

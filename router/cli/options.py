@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import inspect as kinds
 
-from router.config.findings import Check, Finding
 from router.config.load import Loaded
 from router.config.model import Config
-from router.config.problems import ConfigError, Problem
+from router.config.problems import Check, ConfigError, Finding, Problem
 from router.config.sample import descriptions
 from router.config.schema import bare, default_of, fields, root, type_at
 from router.config.sources.environment import CONFIG_FILE, variable

@@ -9,10 +9,8 @@ from typing import Any
 
 import msgspec
 
-from router.config.findings import Check, Finding, in_order
-from router.config.layers import merged
-from router.config.model import Config
-from router.config.problems import ConfigError, Problem, in_file_order
+from router.config.model import Config, PolicyConfig
+from router.config.problems import Check, ConfigError, Finding, Problem, in_file_order, in_order
 from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
 from router.config.sources.otel import read_otel
@@ -54,7 +52,7 @@ def load(
         reading = TypedTree(tree)
         problems += reading.problems
         wrong |= reading.wrong
-        values = merged(values, reading.values)
+        values = _merged(values, reading.values)
         places |= reading.places
     config = _converted(values, wrong)
     found = in_order(finding for check in checks for finding in check(config))
@@ -109,3 +107,26 @@ def _place(path: Path, places: Mapping[Path, str]) -> str:
         if place := places.get(path[:length]):
             return place
     return dotted(path)
+
+
+def _merged(low: dict[str, Any], high: dict[str, Any], path: Path = ()) -> dict[str, Any]:
+    """Merge `high` over `low`, two mappings at `path`: mappings key by key, lists and scalars as a whole.
+
+    A source that names another rule does not inherit the parameters of the rule that it replaces. A source that only
+    switches a wrapper of a policy on keeps its parameters.
+    """
+    if path == ("policy",) or (len(path) == 2 and path[0] == "policies"):
+        kept = [name for name in ("hold", "lanes") if high.get(name) is True and isinstance(low.get(name), dict)]
+        low, high = _without_stale_params(low, high), {key: high[key] for key in high if key not in kept}
+    both = {**low, **high}
+    for key in low.keys() & high.keys():
+        if isinstance(low[key], dict) and isinstance(high[key], dict):
+            both[key] = _merged(low[key], high[key], (*path, key))
+    return both
+
+
+def _without_stale_params(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    named = low.get("rule", PolicyConfig().rule)
+    if high.get("rule", named) == named:
+        return low
+    return {key: value for key, value in low.items() if key != "params"}

@@ -1,12 +1,23 @@
-"""Mistakes in the settings: the place, the problem and the fix."""
+"""Mistakes in the settings: the place, the problem and the fix. A package's check returns `Finding`s.
+
+`router.settings` collects every package's check.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from router.config.model import Config
+from router.config.tree import Path
+
+Finding = tuple[Path, str, str]
+"""Place in the settings, problem, fix."""
+Check = Callable[[Config], Iterable[Finding]]
+
+_HOST_NAME = re.compile(r"[^\s/:]+|\[?[0-9A-Fa-f:.]+\]?")
 _IN_FILE = re.compile(r"(.*):(\d+):(\d+)")
 
 
@@ -45,3 +56,14 @@ def in_file_order(problems: Sequence[Problem]) -> list[Problem]:
         return sources.setdefault(source, len(sources)), int(line), int(column)
 
     return sorted(problems, key=order)
+
+
+def is_host(text: str) -> bool:
+    """Whether `text` is a host name or an address, without scheme and port."""
+    return _HOST_NAME.fullmatch(text) is not None
+
+
+def in_order(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Sort findings by the order of the settings in the sample file."""
+    order = {name: index for index, name in enumerate(Config.__struct_fields__)}
+    yield from sorted(findings, key=lambda finding: order[str(finding[0][0])])

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from router.config.findings import Check
 from router.config.model import Config
-from router.config.problems import ConfigError, Problem
+from router.config.problems import Check, ConfigError, Problem
 from router.config.tree import dotted
 from router.control.discovered import based, counting
 from router.control.state.desired_state import DesiredState, LiveSettings, live_settings, tree_of, with_live_settings

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from backends.discovery.fields import FIELDS, LABEL, parse_server
 from backends.discovery.registration import Registration
-from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, DiscoverySourceConfig
-from router.config.problems import closest
+from router.config.problems import Finding, closest
 from router.config.tree import Path
 from router.control.control import API, SETTINGS
 from router.discovery.networks import networks_of

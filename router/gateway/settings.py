@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from string import ascii_letters, digits
 from urllib.parse import unquote
 
-from router.config.findings import Finding
 from router.config.model import Config, ModelConfig, TimeoutsConfig
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.gateway.http.client.routes import forbidden
 

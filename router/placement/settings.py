@@ -8,8 +8,8 @@ from random import Random
 from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.parameters import labelled_address
 from policies.registry import PolicyError, build_policy, policy_names
-from router.config.findings import Finding
 from router.config.model import Config, PolicyConfig, RouteConfig
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.placement.policies.chosen_policy import spec_of
 from router.placement.policies.traffic_routes import DEFAULT, TrafficRoute, bounds_of

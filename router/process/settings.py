@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from router.config.findings import Finding, is_host
 from router.config.model import Config
+from router.config.problems import Finding, is_host
 from router.process.children.child_config import count_of
 
 _UNIX_PATH_BYTES = 107

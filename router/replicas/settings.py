@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, RedisConfig
+from router.config.problems import Finding
 from router.replicas.address import FORMS, parse_address
 from router.replicas.connection import INSTALL, authorities
 from router.security.file_problem import UnusableFileError

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from router.config.findings import Finding, is_host
 from router.config.model import STRUCK_OUT, Config, WorkerTlsConfig
+from router.config.problems import Finding, is_host
 from router.config.tree import Path
 from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of as key_problems

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from router.config.findings import Finding
 from router.config.model import AuthConfig, Config, RateLimitsConfig, TenantConfig
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.limits.registry import DEFAULT
 from router.security.file_problem import UnusableFileError

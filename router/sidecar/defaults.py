@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
-from router.config.findings import Finding
 from router.config.load import Loaded, problems_of
 from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
-from router.config.problems import ConfigError
+from router.config.problems import ConfigError, Finding
 from router.tokenization.local.choices import LOCAL
 
 _URL = re.compile(r"https?://[^\s/?#@]+")

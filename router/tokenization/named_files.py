@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import BrokenFile, Unrenderable
-from router.config.findings import Finding
 from router.config.model import Config
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.tokenization.local.choices import path_of
 from router.tokenization.local.local_tokenizer import ModelFiles

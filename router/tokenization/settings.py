@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
-from router.config.findings import Finding
 from router.config.model import Config, ModelConfig
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.tokenization.local.choices import CHOICES, WORKER, path_of
 

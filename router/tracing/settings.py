@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from router.config.findings import Finding
 from router.config.model import Config
+from router.config.problems import Finding
 
 
 def check(config: Config) -> Iterator[Finding]:

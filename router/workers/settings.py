@@ -10,8 +10,8 @@ from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, bootstrap_of
 from backends.vllm.handover.parameters import HandoverError
 from backends.worker import parse_endpoint
 from policies.wrappers.lane_plan import DECODE, LABEL, PREFILL
-from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
+from router.config.problems import Finding
 from router.config.tree import Path
 from router.placement.fleet.roles import CONNECTOR, LLM_D, NO_CONNECTOR, ROLES, SIDECAR
 

@@ -87,7 +87,7 @@ PATTERNS: dict[str, Row] = {
     "router.config.memory._ESCAPED": Row(OURS, "search"),
     "router.config.problems._IN_FILE": Row(OPERATOR, "fullmatch"),
     "router.diagnosis.signals._TERM": Row(OURS, "findall", longest_bytes=256),
-    "router.config.findings._HOST_NAME": Row(OPERATOR, "fullmatch"),
+    "router.config.problems._HOST_NAME": Row(OPERATOR, "fullmatch"),
     "router.config.units._WRITTEN": Row(OPERATOR, "fullmatch"),
     "router.control.state.differences._PLAIN": Row(OPERATOR, "fullmatch"),
     "router.placement.policies.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),

@@ -12,13 +12,13 @@ from contextlib import suppress
 from router.config.model import Config
 from router.control.state_file import Stored
 from router.process.listeners import ListenAddresses, Listeners
-from router.process.takeover.handed_state import HandedState
 from router.process.takeover.messages import (
     MOST_BYTES,
     MOST_SOCKETS,
     VERSION,
     DrainedWorkers,
     DrainStarted,
+    HandedState,
     InFlightReport,
     SocketsOffered,
     SuccessorEnding,

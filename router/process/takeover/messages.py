@@ -20,6 +20,7 @@ SuccessorEnding.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -27,7 +28,12 @@ import struct
 import msgspec
 
 from backends.foreign_json import read_json
+from router.control.state_file import Stored
+from router.control.state_file import decode as decode_state
+from router.control.state_file import encode as encode_state
 from router.process.listeners import ListenAddresses
+
+log = logging.getLogger("warmroute.process")
 
 VERSION = 2
 CARRIED = ("listening sockets", "desired state with its revisions", "drained workers")
@@ -118,3 +124,38 @@ def same_user(connection: socket.socket) -> bool:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return bool(user == os.geteuid())
+
+
+class HandedState:
+    """The desired state on its way to a successor: a file without a name, whose descriptor both processes hold.
+
+    A packet is too small for the state of a large fleet with its history. The running gateway writes the file when it
+    offers its sockets, and again when it has stopped making changes. This object owns the descriptor.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.descriptor = os.memfd_create("warmroute-state") if descriptor is None else descriptor
+
+    def write(self, stored: Stored) -> None:
+        """Replace what the file holds."""
+        text = encode_state(stored)
+        os.ftruncate(self.descriptor, 0)
+        written = 0
+        while written < len(text):
+            written += os.pwrite(self.descriptor, text[written:], written)
+
+    def read(self) -> Stored:
+        """Return what the file holds.
+
+        Raises:
+            ValueError: it was written by another version, or not to its end.
+        """
+        decoded = decode_state(os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0))
+        if decoded.ignored:
+            log.warning("a part of the handed state is ignored", extra={"reason": decoded.ignored})
+        return decoded.stored
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

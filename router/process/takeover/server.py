@@ -152,25 +152,22 @@ class TakeoverServer:
 
     async def _accompany(self, connection: socket.socket) -> bool:
         """Serve the successor until it closes the connection. Return whether it announced its end."""
+        ending = False
         try:
             await _send(connection, DrainStarted(dict(self._callbacks.in_flight())))
             self._spawn(self._report(connection))
-            return await self._receive(connection)
-        except OSError:
-            return False
+            while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
+                message = decode(packet)
+                if isinstance(message, DrainedWorkers):
+                    self._callbacks.drain_alone(message.workers)
+                elif isinstance(message, SuccessorEnding):
+                    ending = True
+                    self._callbacks.superseded()
+        except OSError:  # it closed the connection before it had read all reports
+            pass
         except TakeoverError:  # the successor runs, but speaks another version of the protocol
             self._callbacks.superseded()
             raise
-
-    async def _receive(self, connection: socket.socket) -> bool:
-        ending = False
-        while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
-            message = decode(packet)
-            if isinstance(message, DrainedWorkers):
-                self._callbacks.drain_alone(message.workers)
-            elif isinstance(message, SuccessorEnding):
-                ending = True
-                self._callbacks.superseded()
         return ending
 
     async def _report(self, connection: socket.socket) -> None:

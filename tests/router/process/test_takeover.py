@@ -18,9 +18,9 @@ from router.process.takeover import client as takeover_client
 from router.process.takeover import messages as takeover_messages
 from router.process.takeover import server as takeover_server
 from router.process.takeover.client import TakeoverClient
-from router.process.takeover.handed_state import HandedState
 from router.process.takeover.messages import (
     VERSION,
+    HandedState,
     SocketsOffered,
     SuccessorReady,
     TakeoverError,
