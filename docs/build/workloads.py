@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from loadtest.workload.generators.registry import SHAPES, Parameter, common_parameters, own_parameters
 from loadtest.workload.generators.shape import Shape
@@ -59,7 +58,7 @@ def page() -> str:
     return _HEAD + "\n".join(schemas) + "\n" + _GENERATORS + "\n".join([*common, *shapes]) + "\n"
 
 
-def _schema(schema: Schema[Any]) -> list[str]:
+def _schema(schema: Schema) -> list[str]:
     text = inspect.getdoc(inspect.getmodule(schema.row_type)) or ""
     return [f"### `{schema.name}`", "", text.replace("``", "`"), ""]
 

@@ -5,12 +5,13 @@ A recording is ``NAME.meta.json`` beside ``NAME.requests.jsonl.zst``.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from loadtest.workload.errors import TraceError
+from loadtest.workload.rows import opened
 
 META = ".meta.json"
 REQUESTS = ".requests.jsonl.zst"
@@ -88,8 +89,9 @@ def read_recording(meta_path: Path) -> Recording:
     path = meta_path.with_name(meta_path.name.removesuffix(META) + REQUESTS)
     try:
         meta = msgspec.json.decode(meta_path.read_bytes(), type=_Meta)
-        rows = msgspec.json.Decoder(_Row).decode_lines(_decompressed(path))
-    except (OSError, msgspec.DecodeError) as error:
+        with opened(path) as lines:
+            rows = msgspec.json.Decoder(_Row).decode_lines(lines.read())
+    except (OSError, TraceError, msgspec.DecodeError) as error:
         raise RecordingError(f"{path}: {error}") from error
     if not rows:
         raise RecordingError(f"{path}: no requests")
@@ -97,16 +99,6 @@ def read_recording(meta_path: Path) -> Recording:
     if flags.data_parallel_size != 1:
         raise RecordingError(f"{meta_path}: {flags.data_parallel_size} data-parallel ranks; only one can be fitted")
     return Recording(meta.model, flags.max_num_batched_tokens, flags.max_num_seqs, _requests(rows))
-
-
-def _decompressed(path: Path) -> bytes:
-    command = shutil.which("zstd")
-    if command is None:
-        raise RecordingError(f"{path}: reading it needs the zstd command; install zstd")
-    done = subprocess.run([command, "-dcq", str(path)], capture_output=True, check=False)
-    if done.returncode:
-        raise RecordingError(f"{path}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
 
 
 def _requests(rows: list[_Row]) -> tuple[RecordedRequest, ...]:

@@ -47,29 +47,22 @@ class Session:
 class Plan:
     """Sessions by start time, all of which start within `duration_s`.
 
-    `block_tokens` is the source's own block size; smaller blocks find no more reuse in it. `reusable_tokens` are the
-    prompt tokens that an endless cache would hold if every answer were immediate.
+    `block_tokens` is the source's own block size; smaller blocks find no more reuse in it.
     """
 
     name: str
     sessions: tuple[Session, ...]
     duration_s: float
     block_tokens: int
-    reusable_tokens: int
 
     @classmethod
     def of(cls, name: str, sessions: Iterable[Session], duration_s: float, block_tokens: int = 16) -> Plan:
-        """Return a plan of these sessions in order of their start, with its reuse counted."""
-        ordered = tuple(sorted(sessions, key=lambda session: session.start_s))
-        return cls(name, ordered, duration_s, block_tokens, reusable_tokens(ordered, block_tokens))
+        """Return a plan of these sessions in order of their start."""
+        return cls(name, tuple(sorted(sessions, key=lambda session: session.start_s)), duration_s, block_tokens)
 
     @property
     def calls(self) -> int:
         return sum(len(session.calls) for session in self.sessions)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(call.prompt.tokens for session in self.sessions for call in session.calls)
 
 
 def within(session: Session, length_s: float) -> Session | None:
@@ -89,11 +82,6 @@ def within(session: Session, length_s: float) -> Session | None:
     return replace(session, start_s=start_s, calls=tuple(kept)) if kept else None
 
 
-def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
-    """Count the prompt tokens in full blocks that occurred in an earlier prompt, or in one with its answer."""
-    return sum(shared // block_tokens * block_tokens for _, _, shared in shared_by_call(sessions))
-
-
 def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, int]]:
     """Yield (session, number of its call, prompt tokens that an endless cache holds) for every call.
 
@@ -102,21 +90,16 @@ def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, 
     """
     seen = SeenTexts()
     marks: dict[str, Mark] = {}
-    for session, number in _by_arrival(sessions):
-        call, before = session.calls[number], marks.pop(session.id, None)
-        yield session, number, seen.shared_tokens(call.prompt, before)
-        if number + 1 < len(session.calls):
-            before = marks[session.id] = seen.mark(call.prompt, before)
-        id_, tokens = call.answer
-        seen.add(call.prompt.plus((id_, max(0, tokens - 1))), before)
-
-
-def _by_arrival(sessions: Iterable[Session]) -> Iterator[tuple[Session, int]]:
     timed: list[tuple[float, Session, int]] = []
     for session in sessions:
         at_s = session.start_s
         for number, call in enumerate(session.calls):
             at_s += call.pause_s
             timed.append((at_s, session, number))
-    timed.sort(key=lambda entry: entry[0])
-    return ((session, number) for _, session, number in timed)
+    for _, session, number in sorted(timed, key=lambda entry: entry[0]):
+        call, before = session.calls[number], marks.pop(session.id, None)
+        yield session, number, seen.shared_tokens(call.prompt, before)
+        if number + 1 < len(session.calls):
+            before = marks[session.id] = seen.mark(call.prompt, before)
+        id_, tokens = call.answer
+        seen.add(call.prompt.plus((id_, max(0, tokens - 1))), before)

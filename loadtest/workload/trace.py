@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from loadtest.workload.draw import Draws, stream
 from loadtest.workload.errors import TraceError
@@ -53,7 +52,7 @@ class Trace:
     """A file of rows of a known schema; every row has been checked."""
 
     path: Path
-    schema: Schema[Any]
+    schema: Schema
     timetable: Timetable
 
     @classmethod
@@ -105,13 +104,13 @@ class Trace:
         kept = (session for whole in moved if (session := within(whole, length_s)))
         return Plan.of(self.name, kept, length_s, self.schema.block_tokens)
 
-    def _arrivals(self, jitter: Random) -> Iterator[Arrival[Any]]:
+    def _arrivals(self, jitter: Random) -> Iterator[Arrival]:
         for number, row in typed_rows(self.path, self.schema):
             late_s = jitter.uniform(0.0, self.timetable.tick_s)
             yield Arrival(number, row.at_s + late_s, row)
 
 
-def timetable(path: Path, schema: Schema[Any]) -> Timetable:
+def timetable(path: Path, schema: Schema) -> Timetable:
     """Read the times of all rows.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Conversing, Count, Positive, Seconds, Share, Tokens, says
-from loadtest.workload.plan import Call, Session
-from loadtest.workload.text import Piece, Text
+from loadtest.workload.plan import Session
+from loadtest.workload.text import Text
 
 
 class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,6 +21,7 @@ class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("agent",)
+    part: ClassVar[str] = "result"
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second")] = 0.05
     history_s: Annotated[Seconds, says("sessions begin up to this time before the run; 0: none")] = 2_400.0
@@ -43,21 +44,12 @@ class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
-            yield Session(f"agent-{number}", start_s, tuple(self._calls(draws.rng.choice(systems), draws)))
+            system = draws.rng.choice(systems)
+            turns = draws.between(self.low_turns, self.high_turns)
+            calls = self.turns(system, turns, draws, "agent", self.context_tokens)
+            yield Session(f"agent-{number}", start_s, tuple(calls))
 
-    def _calls(self, said: Text, draws: Draws) -> Iterator[Call]:
-        for turn in range(draws.between(self.low_turns, self.high_turns)):
-            prompt = said.plus(self._result(draws))
-            if turn and prompt.tokens > self.context_tokens:
-                return
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
-            yield Call(prompt, answer, self._gap_s(draws) if turn else 0.0, kind="agent")
-            said = prompt.plus(answer)
-
-    def _result(self, draws: Draws) -> Piece:
-        return draws.piece(draws.tokens(self.result_p50_tokens, self.result_p90_tokens))
-
-    def _gap_s(self, draws: Draws) -> float:
+    def pause_s(self, draws: Draws) -> float:
         if draws.rng.random() < self.human_share:
             return draws.around(self.human_gap_p50_s, self.human_gap_p90_s)
         return draws.around(self.tool_gap_p50_s, self.tool_gap_p90_s)

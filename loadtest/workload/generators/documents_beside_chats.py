@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.multi_turn import MultiTurn
 from loadtest.workload.generators.shape import Count, Share, Tokens, says
-from loadtest.workload.plan import Call, Session
+from loadtest.workload.plan import Session
 from loadtest.workload.text import Text
 
 
@@ -33,15 +33,9 @@ class DocumentsBesideChats(MultiTurn, frozen=True, kw_only=True, forbid_unknown_
         for number, start_s in enumerate(starts):
             system = draws.rng.choice(systems)
             if draws.rng.random() < self.upload_share:
-                yield Session(f"upload-{number}", start_s, tuple(self._questions(system, draws)))
+                low, high = log(self.low_document_tokens), log(self.high_document_tokens)
+                document = system.plus(draws.piece(round(exp(draws.rng.uniform(low, high)))))
+                questions = draws.between(self.low_questions, self.high_questions)
+                yield Session(f"upload-{number}", start_s, tuple(self.turns(document, questions, draws, "upload")))
             else:
-                yield Session(f"chat-{number}", start_s, tuple(self._calls(system, draws)))
-
-    def _questions(self, system: Text, draws: Draws) -> Iterator[Call]:
-        low, high = log(self.low_document_tokens), log(self.high_document_tokens)
-        said = system.plus(draws.piece(round(exp(draws.rng.uniform(low, high)))))
-        for turn in range(draws.between(self.low_questions, self.high_questions)):
-            prompt = said.plus(draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens)))
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
-            yield Call(prompt, answer, draws.around(self.pause_p50_s, self.pause_p90_s) if turn else 0.0, kind="upload")
-            said = prompt.plus(answer)
+                yield self.chat(number, start_s, system, draws)

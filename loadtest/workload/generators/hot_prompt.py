@@ -35,6 +35,6 @@ class HotPrompt(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, start_s in enumerate(starts):
             kind = "hot" if draws.rng.random() < self.hot_share else "cold"
             system = hot if kind == "hot" else draws.rng.choice(others)
-            question = draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens))
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+            question = self.drawn_piece("question", draws)
+            answer = self.drawn_piece("answer", draws)
             yield Session(f"request-{number}", start_s, (Call(Text.of([system, question]), answer, kind=kind),))

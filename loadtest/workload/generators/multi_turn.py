@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Conversing, Count, Positive, Tokens, says
-from loadtest.workload.plan import Call, Session
+from loadtest.workload.plan import Session
 from loadtest.workload.text import Text
 
 
@@ -36,13 +36,11 @@ class MultiTurn(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
-            yield Session(f"chat-{number}", start_s, tuple(self._calls(draws.rng.choice(systems), draws)))
+            yield self.chat(number, start_s, draws.rng.choice(systems), draws)
 
-    def _calls(self, said: Text, draws: Draws) -> Iterator[Call]:
-        for turn in range(draws.between(self.low_turns, self.high_turns)):
-            prompt = said.plus(draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens)))
-            if turn and prompt.tokens > self.context_tokens:
-                return
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
-            yield Call(prompt, answer, draws.around(self.pause_p50_s, self.pause_p90_s) if turn else 0.0, kind="chat")
-            said = prompt.plus(answer)
+    def chat(self, number: int, start_s: float, system: Text, draws: Draws) -> Session:
+        turns = draws.between(self.low_turns, self.high_turns)
+        return Session(f"chat-{number}", start_s, tuple(self.turns(system, turns, draws, "chat", self.context_tokens)))
+
+    def pause_s(self, draws: Draws) -> float:
+        return draws.around(self.pause_p50_s, self.pause_p90_s)

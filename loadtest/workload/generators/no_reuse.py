@@ -24,6 +24,6 @@ class NoReuse(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
         for number, start_s in enumerate(starts):
-            prompt = Text.of([draws.piece(draws.tokens(self.prompt_p50_tokens, self.prompt_p90_tokens))])
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+            prompt = Text.of([self.drawn_piece("prompt", draws)])
+            answer = self.drawn_piece("answer", draws)
             yield Session(f"request-{number}", start_s, (Call(prompt, answer, kind="single"),))

@@ -50,7 +50,7 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
         weights = list(accumulate((number + 1) ** -self.skew for number in range(self.documents)))
         for number, start_s in enumerate(starts):
             found = self._retrieved(corpus, weights, draws)
-            question = draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens))
+            question = self.drawn_piece("question", draws)
             tokens = min(self.limit_tokens, draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
             prompt = Text.of([system, *found, question])
             call = Call(prompt, draws.piece(tokens), kind="rag", max_tokens=self.limit_tokens)

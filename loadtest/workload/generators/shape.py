@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -12,7 +13,8 @@ from msgspec import Meta
 
 from loadtest.workload.draw import Draws, stream
 from loadtest.workload.generators.arrivals import Bursts, arrivals
-from loadtest.workload.plan import Session, within
+from loadtest.workload.plan import Call, Session, within
+from loadtest.workload.text import Piece, Text
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -64,6 +66,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """
         return self.sessions(self._starts(seed, 0.0, length_s), Draws(stream(seed, "content")))
 
+    def drawn_piece(self, part: str, draws: Draws) -> Piece:
+        """Return new text with a length drawn from the parameters ``PART_p50_tokens`` and ``PART_p90_tokens``."""
+        return draws.piece(draws.tokens(getattr(self, f"{part}_p50_tokens"), getattr(self, f"{part}_p90_tokens")))
+
     def _starts(self, seed: int, begin_s: float, end_s: float) -> Iterator[float]:
         bursts = Bursts(self.burst, self.burst_share, self.burst_s)
         return islice(arrivals(stream(seed, "arrivals"), self.rate_per_s, bursts, begin_s, end_s), self.starts)
@@ -86,6 +92,23 @@ class Conversing(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     history_s: Annotated[Seconds, says("sessions begin up to this time before the run; 0: none")] = 600.0
     ramp_s: Annotated[Seconds, says("time within which earlier sessions continue after the start")] = 60.0
+
+    part: ClassVar[str] = "question"
+    """What a turn adds to the conversation."""
+
+    def turns(self, said: Text, turns: int, draws: Draws, kind: str, context_tokens: float = inf) -> Iterator[Call]:
+        """Yield calls, each with the conversation so far and something new; end before a longer prompt."""
+        for turn in range(turns):
+            prompt = said.plus(self.drawn_piece(self.part, draws))
+            if turn and prompt.tokens > context_tokens:
+                return
+            answer = self.drawn_piece("answer", draws)
+            yield Call(prompt, answer, self.pause_s(draws) if turn else 0.0, kind=kind)
+            said = prompt.plus(answer)
+
+    def pause_s(self, draws: Draws) -> float:
+        """Draw the time from an answer to the next call."""
+        raise NotImplementedError
 
     def drawn(self, seed: int, length_s: float) -> Iterator[Session]:
         """Return sessions that begin in [0, length_s), and earlier ones that continue into it."""

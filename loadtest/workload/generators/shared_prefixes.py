@@ -40,7 +40,7 @@ class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         groups = [self._group(draws) for _ in range(self.groups)]
         for number, start_s in enumerate(starts):
             prompt = draws.rng.choice(draws.rng.choice(groups))
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+            answer = self.drawn_piece("answer", draws)
             yield Session(f"request-{number}", start_s, (Call(prompt, answer, kind="shared"),))
 
     def _group(self, draws: Draws) -> list[Text]:

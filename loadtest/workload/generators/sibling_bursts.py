@@ -32,8 +32,8 @@ class SiblingBursts(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
         for number, start_s in enumerate(starts):
-            prompt = Text.of([draws.piece(draws.tokens(self.prompt_p50_tokens, self.prompt_p90_tokens))])
+            prompt = Text.of([self.drawn_piece("prompt", draws)])
             for sibling in range(draws.between(self.low_siblings, self.high_siblings)):
                 at_s = start_s + draws.rng.uniform(0.0, self.spread_s)
-                answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+                answer = self.drawn_piece("answer", draws)
                 yield Session(f"group-{number}-{sibling}", at_s, (Call(prompt, answer, kind="sibling"),))

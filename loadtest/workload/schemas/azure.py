@@ -14,11 +14,11 @@ import msgspec
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
-from loadtest.workload.schemas.schema import OneCallEach, Schema, SomeTokens, Tokens
+from loadtest.workload.schemas.schema import Row, Schema, SomeTokens, Tokens
 from loadtest.workload.text import Text
 
 
-class Row(msgspec.Struct, frozen=True):
+class Request(Row, frozen=True):
     """One request of the trace."""
 
     timestamp: str = msgspec.field(name="TIMESTAMP")
@@ -34,14 +34,9 @@ class Row(msgspec.Struct, frozen=True):
         at = datetime.fromisoformat(self.timestamp)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
+    def call(self, draws: Draws) -> Call:
+        prompt = Text.of([draws.piece(self.context_tokens)])
+        return Call(prompt, draws.piece(max(1, self.generated_tokens)), kind="request")
 
-def call(row: Row, draws: Draws) -> Call:
-    return Call(Text.of([draws.piece(row.context_tokens)]), draws.piece(max(1, row.generated_tokens)), kind="request")
 
-
-SCHEMA = Schema(
-    name="azure",
-    fields=frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
-    row_type=Row,
-    sessions=OneCallEach(call),
-)
+SCHEMA = Schema("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}), Request)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from loadtest.workload.errors import TraceError
 from loadtest.workload.rows import records
 from loadtest.workload.schemas import azure, mooncake, sessions
-from loadtest.workload.schemas.schema import RowT, Schema
+from loadtest.workload.schemas.schema import Row, Schema
 
-SCHEMAS: Sequence[Schema[Any]] = (mooncake.SCHEMA, azure.SCHEMA, sessions.SCHEMA)
+SCHEMAS: Sequence[Schema] = (mooncake.SCHEMA, azure.SCHEMA, sessions.SCHEMA)
 
 
-def recognise(names: Iterable[str]) -> Schema[Any] | None:
+def recognise(names: Iterable[str]) -> Schema | None:
     """Return the schema whose fields are all among `names`; the one with the most fields if several fit; else None."""
     given = list(names)
     fitting = [schema for schema in SCHEMAS if schema.fields <= schema.named(dict.fromkeys(given)).keys()]
@@ -29,7 +28,7 @@ def described() -> str:
     return "; ".join(f"{schema.name} ({', '.join(sorted(schema.fields))})" for schema in SCHEMAS)
 
 
-def typed_rows(path: Path, schema: Schema[RowT]) -> Iterator[tuple[int, RowT]]:
+def typed_rows(path: Path, schema: Schema) -> Iterator[tuple[int, Row]]:
     """Yield every row with its number, from 1, read on demand.
 
     Raises:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from loadtest.workload.draw import Draws
@@ -19,35 +20,41 @@ Moment = Annotated[float, Meta(ge=0, le=1e15)]
 """A time in the schema's own unit. Milliseconds since 1970 fit, infinity does not."""
 
 
-class Row(Protocol):
+class Row(msgspec.Struct, frozen=True):
     """One row of a trace with checked fields."""
 
     @property
     def at_s(self) -> float:
         """The recorded time, in seconds on the trace's own clock."""
+        raise NotImplementedError
 
-
-RowT = TypeVar("RowT", bound=Row)
+    def call(self, draws: Draws) -> Call:
+        """Return the call of a row that is a session of its own."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival(Generic[RowT]):
+class Arrival:
     """A row, its number in the file, and its arrival time in this draw (seconds on the trace's clock)."""
 
     number: int
     at_s: float
-    row: RowT
+    row: Any
 
 
-Sessions = Callable[[Iterable[Arrival[RowT]], Draws, float, float], Iterator[Session]]
+Sessions = Callable[[Iterable[Arrival], Draws, float, float], Iterator[Session]]
 """(arrivals in the file's order, draws, begin_s, end_s) -> the sessions that start in [begin_s, end_s)."""
 
-MakesCall = Callable[[RowT, Draws], Call]
-"""Makes one call from one row."""
+
+def one_call_each(arrivals: Iterable[Arrival], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
+    """Make each row a session of one call: an open loop, for traces that do not name the clients."""
+    for arrival in arrivals:
+        if begin_s <= arrival.at_s < end_s:
+            yield Session(f"row-{arrival.number}", arrival.at_s, (arrival.row.call(draws),))
 
 
 @dataclass(frozen=True, slots=True)
-class Schema(Generic[RowT]):
+class Schema:
     """`fields` are the names that a row must have; `other_names` maps other spellings to them.
 
     `block_tokens` is the size of the source's blocks; 16, vLLM's own, if it has none. With `closed_loop` a session has
@@ -56,8 +63,8 @@ class Schema(Generic[RowT]):
 
     name: str
     fields: frozenset[str]
-    row_type: type[RowT]
-    sessions: Sessions[RowT]
+    row_type: type[Row]
+    sessions: Sessions = one_call_each
     block_tokens: int = 16
     closed_loop: bool = False
     other_names: Mapping[str, str] = field(default_factory=dict)
@@ -65,18 +72,3 @@ class Schema(Generic[RowT]):
     def named(self, record: Mapping[str, object]) -> dict[str, object]:
         """Return the record with every field under its usual name."""
         return {self.other_names.get(name, name): value for name, value in record.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class OneCallEach(Generic[RowT]):
-    """Makes each row a session of one call: an open loop, for traces that do not name the clients."""
-
-    call: MakesCall[RowT]
-
-    def __call__(
-        self, arrivals: Iterable[Arrival[RowT]], draws: Draws, begin_s: float, end_s: float
-    ) -> Iterator[Session]:
-        """Yield the sessions that start in the window, as `Sessions` requires."""
-        for arrival in arrivals:
-            if begin_s <= arrival.at_s < end_s:
-                yield Session(f"row-{arrival.number}", arrival.at_s, (self.call(arrival.row, draws),))

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call, Session
-from loadtest.workload.schemas.schema import Arrival, Moment, Schema, Tokens
+from loadtest.workload.schemas.schema import Arrival, Moment, Row, Schema, Tokens
 from loadtest.workload.text import Text
 
 
-class Row(msgspec.Struct, frozen=True):
+class Round(Row, frozen=True):
     session_id: str | int
     arrival_time: Moment
     round: int
@@ -43,10 +41,10 @@ class Row(msgspec.Struct, frozen=True):
         return self.arrival_time * 1e-3
 
 
-def sessions(arrivals: Iterable[Arrival[Row]], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
+def sessions(arrivals: Iterable[Arrival], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
     """Yield the whole sessions that arrive in the window; a session's rows may be anywhere in the file."""
     starts: dict[str | int, float] = {}
-    rounds: dict[str | int, list[Row]] = {}
+    rounds: dict[str | int, list[Round]] = {}
     for arrival in arrivals:
         id_ = arrival.row.session_id
         if begin_s <= starts.setdefault(id_, arrival.at_s) < end_s:
@@ -56,7 +54,7 @@ def sessions(arrivals: Iterable[Arrival[Row]], draws: Draws, begin_s: float, end
         yield Session(f"session-{id_}", starts[id_], tuple(_calls(rows, draws)))
 
 
-def _calls(rows: list[Row], draws: Draws) -> Iterator[Call]:
+def _calls(rows: list[Round], draws: Draws) -> Iterator[Call]:
     said, pause_s = Text((), 0), 0.0
     for row in rows:
         kept = said.first(row.prefix_len)
@@ -72,7 +70,7 @@ SCHEMA = Schema(
     fields=frozenset(
         {"session_id", "arrival_time", "round", "prefix_len", "input_len", "output_len", "tool_wait_after_ms"}
     ),
-    row_type=Row,
+    row_type=Round,
     sessions=sessions,
     closed_loop=True,
     other_names={"id": "session_id", "arrival_time_ms": "arrival_time", "round_idx": "round"},

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, shared_by_call, within
+from loadtest.workload.plan import Call, Plan, Session, shared_by_call, within
 from loadtest.workload.reuse import SeenTexts
 from loadtest.workload.text import Text, chain
 
@@ -49,9 +49,8 @@ def test_a_turn_reuses_the_one_before_it_with_its_answer():
     first = Call(Text.of([(1, 40)]), (2, 25))
     second = Call(first.prompt.plus(first.answer, (3, 10)), (4, 5), pause_s=2.0)
     plan = Plan.of("two turns", [session("a", 0.0, first, second)], 1.0)
-    assert plan.reusable_tokens == 64
-    assert reusable_tokens(plan.sessions, 5) == 60, "the answer's last token was never computed"
-    assert plan.calls == 2 and plan.prompt_tokens == 40 + 75
+    assert plan.calls == 2
+    # The answer's last token was never computed.
     assert [(call, shared) for _, call, shared in shared_by_call(plan.sessions)] == [(0, 0), (1, 64)]
 
 
@@ -59,8 +58,9 @@ def test_arrivals_order_reuse_across_sessions():
     short, long = Text.of([(1, 16)]), Text.of([(1, 64)])
     late = session("late", 0.0, Call(long, (8, 1), pause_s=10.0))
     early = session("early", 5.0, Call(short, (9, 1)))
-    assert reusable_tokens([late, early], 16) == 16
-    assert reusable_tokens([early, session("never", 1.0, Call(long, (8, 1)))], 16) == 16
+    assert [shared for *_, shared in shared_by_call([late, early])] == [0, 16]
+    never = session("never", 1.0, Call(long, (8, 1)))
+    assert [shared for *_, shared in shared_by_call([early, never])] == [0, 16]
 
 
 def test_of_a_session_only_what_can_fall_into_the_run_is_kept():

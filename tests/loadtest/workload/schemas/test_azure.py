@@ -2,6 +2,7 @@ import pytest
 
 from loadtest.workload.errors import TraceError
 from loadtest.workload.trace import Trace
+from tests.support.plans import reusable_tokens
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 
@@ -23,7 +24,7 @@ def test_rows_arrive_as_they_did(tmp_path):
     plan = trace.draw(0, 3_600.0)
     assert [session.calls[0].prompt.tokens for session in plan.sessions] == [4808, 3180, 3180]
     assert [session.calls[0].answer[1] for session in plan.sessions] == [10, 1, 8]
-    assert plan.sessions[0].start_s == 0.0 and plan.reusable_tokens == 0
+    assert plan.sessions[0].start_s == 0.0 and reusable_tokens(plan) == 0
 
 
 @pytest.mark.parametrize("row", ["yesterday,1,1", "2023-11-16 18:17:03,0,1", "2023-11-16 18:17:03,1,x"])
