@@ -176,7 +176,7 @@ test-vllm: vllm-env
 
 # What a change has to pass: each API, streams, usage, salts, adapters, lost events, restarts and shutdowns. The night has the
 # rest of `make test-vllm`: further flags, templates and tokenizers.
-VLLM_QUICK := chat completions messages responses streaming observe_usage tools salt lora event_loss restart shutdown
+VLLM_QUICK := chat completions agent_apis streaming observe_usage tools salt lora event_loss restart shutdown
 test-vllm-quick: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m "real_vllm and not nightly" $(VLLM_QUICK:%=tests/real_vllm/test_%.py)
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages bodies as chats. tests/real_vllm/test_messages.py checks the same shapes with vLLM."""
+"""Anthropic Messages bodies as chats. tests/real_vllm/test_agent_apis.py checks the same shapes with vLLM."""
 
 import copy
 import json

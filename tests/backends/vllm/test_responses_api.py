@@ -1,4 +1,4 @@
-"""OpenAI Responses bodies as chats. tests/real_vllm/test_responses.py checks the same shapes with vLLM."""
+"""OpenAI Responses bodies as chats. tests/real_vllm/test_agent_apis.py checks the same shapes with vLLM."""
 
 import copy
 import json
