@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -40,19 +41,13 @@ class Tally(Failures):
     first_byte_s: list[float] = field(default_factory=list)
 
 
-class Caller(asyncio.Protocol):
-    """One keep-alive connection, which carries one request at a time.
+class Connection(asyncio.Protocol):
+    """A connection that carries one request at a time. Subclasses have the other callbacks of httptools."""
 
-    `on_free` is called after each request, answered or failed.
-    """
-
-    def __init__(self, tally: Tally, on_free: Callable[[Caller], None]) -> None:
-        self._tally = tally
-        self._on_free = on_free
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._busy = False
-        self._sent_s = 0.0
         self._parts: list[bytes] = []
 
     @property
@@ -69,7 +64,6 @@ class Caller(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._parts = []
         self._busy = True
-        self._sent_s = time.perf_counter()
         self._transport.write(request)
 
     def close(self) -> None:
@@ -79,7 +73,7 @@ class Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._end(f"connection lost before the answer's end ({exc or 'closed'})")
+        self.end(f"connection lost before the answer's end ({exc or 'closed'})")
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
@@ -88,29 +82,52 @@ class Caller(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.close()
-            self._end(f"{type(error).__name__}: {error}")
+            self.end(f"{type(error).__name__}: {error}")
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if not self._parser.should_keep_alive():
+            self.close()
+        said = b"".join(self._parts)
+        self.end(f"{status}: {said[:200].decode('utf-8', 'replace')}" if status != 200 else self.problem(said))
+
+    def end(self, error: str) -> None:
+        """Count the request, if one was in progress, as failed if there is an `error`."""
+        if self._busy:
+            self._busy = False
+            self.ended(error)
+
+    @abstractmethod
+    def problem(self, body: bytes) -> str:
+        """Return what is wrong with the body of an answer with status 200, or "" if it is right."""
+
+    @abstractmethod
+    def ended(self, error: str) -> None:
+        """Count the request."""
+
+
+class Caller(Connection):
+    """One keep-alive connection. `on_free` is called after each request, answered or failed."""
+
+    def __init__(self, tally: Tally, on_free: Callable[[Caller], None]) -> None:
+        super().__init__()
+        self._tally = tally
+        self._on_free = on_free
+        self._sent_s = 0.0
+
+    def send(self, request: bytes) -> None:
+        super().send(request)
+        self._sent_s = time.perf_counter()
 
     def on_body(self, body: bytes) -> None:
         if not self._parts:
             self._tally.first_byte_s.append(time.perf_counter() - self._sent_s)
         self._parts.append(body)
 
-    def on_message_complete(self) -> None:
-        body, status = b"".join(self._parts), self._parser.get_status_code()
-        if not self._parser.should_keep_alive():
-            self.close()
-        if status != 200:
-            self._end(f"{status}: {body[:200].decode('utf-8', 'replace')}")
-        elif _TEXT not in body:
-            self._end(f"the answer's text is not whole: {body[:200].decode('utf-8', 'replace')}")
-        else:
-            self._end("")
+    def problem(self, body: bytes) -> str:
+        return "" if _TEXT in body else f"the answer's text is not whole: {body[:200].decode('utf-8', 'replace')}"
 
-    def _end(self, error: str) -> None:
-        """Count the request, if one was in progress."""
-        if not self._busy:
-            return
-        self._busy = False
+    def ended(self, error: str) -> None:
         if error:
             self._tally.fail(error)
         else:

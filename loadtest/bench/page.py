@@ -61,8 +61,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _facts(results: Results) -> Iterator[str]:
-    it = results.machine
-    yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
+    yield f"- {results.machine}"
     rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
     yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
     yield f"- Other programs used {results.busy_share:.0%} of the CPUs before the run"

@@ -13,24 +13,11 @@ import psutil
 from loadtest.bench.measures.sample import Sample
 
 
-class Machine(msgspec.Struct, frozen=True):
-    """Processor, usable cores, memory and system."""
-
-    cpu: str
-    cores: int
-    memory_gib: float
-    system: str
-    python: str
-
-
-def this_machine() -> Machine:
-    return Machine(
-        cpu=_cpu(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
-        system=f"{platform.system()} {platform.release().partition('-')[0]}",
-        python=platform.python_version(),
-    )
+def this_machine() -> str:
+    """Return processor, usable cores, memory and system."""
+    memory_gib = psutil.virtual_memory().total / 2**30
+    system = f"{platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+    return f"{_cpu()}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.1f} GiB, {system}"
 
 
 def _cpu() -> str:
@@ -61,7 +48,7 @@ class Results(msgspec.Struct):
 
     command: str
     date: str
-    machine: Machine
+    machine: str
     rounds: int
     window_s: float
     connections: int

@@ -7,19 +7,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
 
 import httpx
 
 from loadtest.bench.bodies import address
-from loadtest.bench.caller import Failures
+from loadtest.bench.caller import Connection, Failures
 from loadtest.bench.frames import DONE, TOKEN_MARK
 
 START_LIMIT_S = 60.0
 END_LIMIT_S = 60.0
 _AT_ONCE = 64
 """Number of streams that are opened at the same time."""
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(slots=True)
@@ -40,31 +38,16 @@ class StreamTally(Failures):
         self.changed.set()
 
 
-class StreamClient(asyncio.Protocol):
+class StreamClient(Connection):
     """One connection that carries one stream."""
 
     def __init__(self, tally: StreamTally) -> None:
+        super().__init__()
         self._tally = tally
-        self._transport: asyncio.Transport | None = None
-        self._head = b""
-        self._rest = b""
         self._tail = b""
-        self._done = False
-        self._ended = False
+        self._good = self._done = self._chunked = False
         self._read_s = self._longest_s = 0.0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def send(self, request: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(request)
-
-    def close(self) -> None:
-        self._ended = True
-        if self._transport is not None:
-            self._transport.abort()
 
     def watch(self) -> None:
         """Begin to note the longest gap between two reads."""
@@ -77,48 +60,38 @@ class StreamClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_s = time.perf_counter()
         self._longest_s, self._read_s = max(self._longest_s, now_s - self._read_s), now_s
-        if not self.begun.done():
-            data = self._begin(data)
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        if not data.endswith(b"\n"):
-            # Events and chunk sizes end with a line feed. A piece without one was cut by a read that filled the buffer.
-            cut = data.rfind(b"\n") + 1
-            data, self._rest = data[:cut], data[cut:]
-        self._take(data)
+        super().data_received(data)
 
-    def _take(self, data: bytes) -> None:
-        self._tally.tokens += data.count(TOKEN_MARK)
-        end = data if len(data) >= len(_LAST_CHUNK) else self._tail + data
-        self._tail = end[-len(_LAST_CHUNK) :]
-        if DONE in data:
-            self._done = True
-        if self._tail == _LAST_CHUNK:
-            said = data[-300:].decode("utf-8", "replace")
-            self._end("" if self._done else f"the stream ended without [DONE]: {said}")
+    def on_headers_complete(self) -> None:
+        self._good = self._parser.get_status_code() == 200
 
-    def _begin(self, data: bytes) -> bytes:
-        """Return the body so far once its first event has begun to arrive, and b"" before."""
-        self._head += data
-        head, end, body = self._head.partition(b"\r\n\r\n")
-        if end and head[9:12] != b"200":
-            self._end(f"{head[:40].decode('latin-1').splitlines()[0]}: {body[:200].decode('utf-8', 'replace')}")
-        elif b"data:" in body:
+    def on_body(self, body: bytes) -> None:
+        if not self._good:
+            self._parts.append(body)
+            return
+        if not self._tail:
             self._tally.begun += 1
             self.begun.set_result(None)
-            return body
-        return b""
+        data = self._tail + body
+        self._tally.tokens += data.count(TOKEN_MARK)
+        if DONE in data:
+            self._done = True
+        # What a read has cut in two is counted with the next piece. The tail is shorter than a mark.
+        self._tail = data[1 - len(TOKEN_MARK) :]
+
+    def problem(self, body: bytes) -> str:
+        return "" if self._done else "the stream ended without [DONE]"
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        closed_after_done = self._done and b"chunked" not in self._head.lower()
-        self._end("" if closed_after_done else f"connection lost in the stream ({exc or 'closed'})")
+        # A stream may be framed by the end of its connection.
+        if self._done and not self._chunked:
+            self.end("")
+        super().connection_lost(exc)
 
-    def _end(self, error: str) -> None:
-        if self._ended:
-            return
-        self._ended = True
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._chunked = self._chunked or name.lower() == b"transfer-encoding"
+
+    def ended(self, error: str) -> None:
         self._tally.end(error)
         if not self.begun.done():
             self.begun.set_result(None)

@@ -13,7 +13,7 @@ from loadtest.bench.measures import requests
 from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
-from loadtest.bench.results import Machine, Results, Row
+from loadtest.bench.results import Results, Row
 
 
 def sample(value, errors=0):
@@ -23,9 +23,7 @@ def sample(value, errors=0):
 @pytest.fixture
 def results():
     rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *PEERS)]
-    return Results(
-        "a command", "2026-11-26", Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7"), 6, 0.6, 32, 250, rows, 0.0, True
-    )
+    return Results("a command", "2026-11-26", "A CPU, 2 cores", 6, 0.6, 32, 250, rows, 0.0, True)
 
 
 def row(results, figure, ours):

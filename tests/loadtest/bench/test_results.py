@@ -1,11 +1,13 @@
 """What rounds come to: ratios within a round, failures that do not count, and the page."""
 
+import re
+
 import pytest
 
 from loadtest.bench.measures.catalogue import FIGURES, KINDS, NAMES, chosen
 from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
-from loadtest.bench.results import Machine, Results, Row, this_machine
+from loadtest.bench.results import Results, Row, this_machine
 
 
 def sample(value, errors=0, skipped=""):
@@ -20,8 +22,7 @@ def results():
         Row("slow", "1"),
         Row("gone", missing="not installed"),
     ]
-    machine = Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7")
-    results = Results("a command", "2026-11-21", machine, 2, 2.0, 32, 500, rows, 0.4)
+    results = Results("a command", "2026-11-21", "A CPU, 2 cores", 2, 2.0, 32, 500, rows, 0.4)
     for base, ours, slow in ((10.0, 20.0, 900.0), (20.0, 30.0, 900.0)):
         for figure in ("request-2k", "tokens-64", "first byte p50"):
             results.add(figure, "nginx", sample(base))
@@ -78,5 +79,4 @@ def test_every_measure_and_part_can_be_chosen_and_gives_known_figures():
 
 
 def test_this_machine_has_a_name_and_cores():
-    machine = this_machine()
-    assert machine.cpu and machine.cores > 0 and machine.memory_gib > 0
+    assert re.search(r"\w.*, \d+ cores, [\d.]+ GiB, \w+ [\d.]+, Python 3", this_machine())

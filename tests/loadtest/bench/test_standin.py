@@ -83,6 +83,7 @@ def test_a_connection_that_speaks_something_else_is_closed(url):
 async def test_tokens_are_counted_however_the_bytes_are_cut(size):
     tally = StreamTally()
     client = StreamClient(tally)
+    client._busy = True
     whole = frames.FIRST + b"".join(frames.TOKENS[:5]) + frames.LAST
     for start in range(0, len(whole), size):
         client.data_received(whole[start : start + size])
@@ -93,6 +94,7 @@ async def test_tokens_are_counted_however_the_bytes_are_cut(size):
 async def test_a_stream_without_its_end_is_an_error(cut, reason):
     tally = StreamTally()
     client = StreamClient(tally)
+    client._busy = True
     client.data_received((frames.FIRST + frames.TOKENS[0] + frames.LAST)[:cut])
     client.connection_lost(None)
     assert (tally.ended, tally.errors) == (0, 1)
