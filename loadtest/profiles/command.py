@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     fitted = fit(recording, load_profile(args.start), range(0, len(recording.requests), 2))
     print(f'model = "{recording.model}"\n\n{costs(fitted)}\n')
-    modelled = replay(recording, fitted).modelled(recording.requests)[1::2]
+    modelled = replay(recording, fitted).requests[1::2]
     for line in errors(recording.requests[1::2], modelled):
         print(f"# {line}")
     return 0

@@ -8,17 +8,16 @@ new steps, and the next round starts.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from backends.engine.engine import StepResult
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
-from loadtest.profiles.recording import RecordedRequest, Recording
+from loadtest.profiles.recording import Recording
 from loadtest.profiles.replay import Replay, replay
 
 ROUNDS = 12
@@ -32,47 +31,33 @@ From the first to the last token there are hundreds of steps.
 _EDGE_S = 1e-9
 _REWEIGHTINGS = 10
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One observation: ``sum(features * parameters)`` should be `observed`; errors are relative to it."""
-
-    features: Sequence[float]
-    observed: float
-    weight: float = 1.0
+Floats = NDArray[np.float64]
 
 
-def fit_relative(rows: Sequence[Row], tolerance: float) -> list[float]:
-    """Return parameters of at least 0 that fit `rows` best in relative error.
+def fit_relative(features: Floats, observed: Floats, weights: Floats, tolerance: float) -> Floats:
+    """Return parameters of at least 0 so that ``features @ parameters`` fits `observed` best in relative error.
 
-    An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in proportion to its size. This is Huber's
-    loss, by iteratively reweighted least squares. So a few rows with a cause of their own do not distort the fit.
+    `features` has a row per observation. An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in
+    proportion to its size. This is Huber's loss, by iteratively reweighted least squares. So a few rows with a cause of
+    their own do not distort the fit.
     """
-    weights = [row.weight / row.observed**2 for row in rows]
-    parameters = _solve_not_negative(rows, weights)
+    relative = weights / observed**2
+    parameters = _solve_not_negative(features, observed, relative)
     for _ in range(_REWEIGHTINGS):
-        damped = [
-            weight * min(1.0, tolerance / max(relative_error(row, parameters), 1e-12))
-            for row, weight in zip(rows, weights, strict=True)
-        ]
-        parameters = _solve_not_negative(rows, damped)
+        errors = np.maximum(np.abs(features @ parameters / observed - 1.0), 1e-12)
+        parameters = _solve_not_negative(features, observed, relative * np.minimum(1.0, tolerance / errors))
     return parameters
 
 
-def relative_error(row: Row, parameters: Sequence[float]) -> float:
-    """Return the absolute error of one row, as a share of the observed value."""
-    return abs(sum(f * p for f, p in zip(row.features, parameters, strict=True)) / row.observed - 1.0)
-
-
-def _solve_not_negative(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
+def _solve_not_negative(features: Floats, observed: Floats, weights: Floats) -> Floats:
     """Return the weighted least-squares solution without negative parameters; an unused parameter is 0."""
-    scale = np.sqrt(np.array(weights))
-    matrix = np.array([row.features for row in rows]) * scale[:, None]
+    scale = np.sqrt(weights)
+    matrix = features * scale[:, None]
     # Features differ by many orders of magnitude (steps, tokens, tokens squared), but `nnls` has one tolerance for all.
     norms = np.linalg.norm(matrix, axis=0)
     norms[norms == 0.0] = 1.0
-    solution, _ = nnls(matrix / norms, np.array([row.observed for row in rows]) * scale)
-    return [float(value) for value in solution / norms]
+    solution: Floats = nnls(matrix / norms, observed * scale)[0] / norms
+    return solution
 
 
 def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profile:
@@ -91,8 +76,8 @@ def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profil
         error = training_error(recording, played, training)
         if best is None or error < best[0]:
             best = error, profile
-        solution = fit_relative(list(_rows(recording, played, training)), TOLERANCE)
-        constants = [0.5 * (old + new) for old, new in zip(constants, solution, strict=True)]
+        solution = fit_relative(*_rows(recording, played, training), TOLERANCE)
+        constants = [0.5 * (old + float(new)) for old, new in zip(constants, solution, strict=True)]
     assert best is not None
     return best[1]
 
@@ -104,52 +89,36 @@ def training_error(recording: Recording, played: Replay, training: Sequence[int]
     The weight is `FIRST_TOKEN_WEIGHT`, as in the fit.
     """
     total = 0.0
-    modelled = played.modelled(recording.requests)
-    for index in training:
-        for weight, ours, theirs in _spans(modelled[index], recording.requests[index]):
-            total += weight * min(1.0, abs(ours / theirs - 1.0))
+    for weight, (from_s, until_s), observed_s in _spans(recording, played, training):
+        total += weight * min(1.0, abs((until_s - from_s) / observed_s - 1.0))
     return total / len(training)
 
 
-def _spans(ours: RecordedRequest, theirs: RecordedRequest) -> Iterator[tuple[float, float, float]]:
-    yield FIRST_TOKEN_WEIGHT, ours.first_token_s - ours.scheduled_s, theirs.first_token_s - theirs.scheduled_s
-    if theirs.output_tokens > 1:
-        yield 1.0, ours.last_token_s - ours.first_token_s, theirs.last_token_s - theirs.first_token_s
-
-
-def _rows(recording: Recording, played: Replay, training: Sequence[int]) -> Iterator[Row]:
-    steps = _Sums(played.steps)
-    modelled = played.modelled(recording.requests)
-    for index in training:
-        ours, theirs = modelled[index], recording.requests[index]
-        first = steps.between(ours.scheduled_s, ours.first_token_s)
-        yield Row(first, (theirs.first_token_s - theirs.scheduled_s) * 1e3, FIRST_TOKEN_WEIGHT)
+def _spans(
+    recording: Recording, played: Replay, training: Sequence[int]
+) -> Iterator[tuple[float, tuple[float, float], float]]:
+    """Yield (weight, begin and end in the model, recorded length) of whole steps of each request."""
+    for ours, theirs in ((played.requests[index], recording.requests[index]) for index in training):
+        yield (
+            FIRST_TOKEN_WEIGHT,
+            (ours.scheduled_s, ours.first_token_s),
+            theirs.first_token_s - theirs.scheduled_s,
+        )
         if theirs.output_tokens > 1:
-            rest = steps.between(ours.first_token_s, ours.last_token_s)
-            yield Row(rest, (theirs.last_token_s - theirs.first_token_s) * 1e3)
+            yield 1.0, (ours.first_token_s, ours.last_token_s), theirs.last_token_s - theirs.first_token_s
 
 
-class _Sums:
-    """Running sums of the quantities that determine a step's cost.
-
-    They are in the order of the constants of `fit`, in milliseconds per unit.
-    """
-
-    def __init__(self, steps: Sequence[StepResult]) -> None:
-        self._ends_s = [step.started_s + step.duration_s for step in steps]
-        none: tuple[float, ...] = (0.0,) * 5
-        self._totals = list(accumulate(map(_features, steps), _add, initial=none))
-
-    def between(self, after_s: float, until_s: float) -> list[float]:
-        """Return the sums over the steps that end within (`after_s`, `until_s`]."""
-        first, last = (self._totals[bisect_right(self._ends_s, time_s + _EDGE_S)] for time_s in (after_s, until_s))
-        return [b - a for a, b in zip(first, last, strict=True)]
+def _rows(recording: Recording, played: Replay, training: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+    """Return the sums of steps' features within each span, in the order of the constants of `fit`, the recorded
+    milliseconds, and the weights."""
+    weights, spans, observed_s = zip(*_spans(recording, played, training), strict=True)
+    ends_s = [step.started_s + step.duration_s for step in played.steps]
+    totals = np.vstack([np.zeros(5), np.cumsum([_features(step) for step in played.steps], axis=0)])
+    edges = np.searchsorted(ends_s, np.array(spans) + _EDGE_S, side="right")
+    return totals[edges[:, 1]] - totals[edges[:, 0]], np.array(observed_s) * 1e3, np.array(weights)
 
 
 def _features(step: StepResult) -> tuple[float, ...]:
+    """Return the quantities that determine a step's cost, in milliseconds per unit of the constants."""
     pairs, context = step.attended_pairs * 1e-6, step.decode_context_tokens * 1e-6
     return 1.0, step.prefill_tokens * 1e-3, pairs, float(step.decodes), context
-
-
-def _add(left: tuple[float, ...], right: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(a + b for a, b in zip(left, right, strict=True))

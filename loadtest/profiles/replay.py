@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
@@ -51,13 +51,10 @@ class VirtualWorker:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The model's result: one state per recorded request, and the steps."""
+    """The model's result: the recorded requests with the model's times, and the steps."""
 
-    states: tuple[EngineRequestState, ...]
+    requests: tuple[RecordedRequest, ...]
     steps: tuple[StepResult, ...]
-
-    def modelled(self, recorded: Sequence[RecordedRequest]) -> list[RecordedRequest]:
-        return [_with_times(request, state) for request, state in zip(recorded, self.states, strict=True)]
 
 
 def replay(recording: Recording, profile: Profile) -> Replay:
@@ -72,23 +69,15 @@ def replay(recording: Recording, profile: Profile) -> Replay:
     )
     steps: list[StepResult] = []
     worker = VirtualWorker(engine, steps.append)
-    states = [worker.arrive(_request(index, one), one.arrived_s) for index, one in enumerate(recording.requests)]
+    states = []
+    for index, one in enumerate(recording.requests):
+        prompt = range(index * _IDS_PER_REQUEST, index * _IDS_PER_REQUEST + one.prompt_tokens)
+        states.append(worker.arrive(EngineRequest(one.id, prompt, one.output_tokens), one.arrived_s))
     worker.finish()
-    return Replay(tuple(states), tuple(steps))
-
-
-def _request(index: int, request: RecordedRequest) -> EngineRequest:
-    first_id = index * _IDS_PER_REQUEST
-    return EngineRequest(request.id, range(first_id, first_id + request.prompt_tokens), request.output_tokens)
+    return Replay(tuple(map(_with_times, recording.requests, states)), tuple(steps))
 
 
 def _with_times(request: RecordedRequest, state: EngineRequestState) -> RecordedRequest:
-    assert state.first_scheduled_s is not None
-    assert state.first_token_s is not None
-    assert state.finished_s is not None
-    return replace(
-        request,
-        scheduled_s=state.first_scheduled_s,
-        first_token_s=state.first_token_s,
-        last_token_s=state.finished_s,
-    )
+    scheduled_s, first_s, last_s = state.first_scheduled_s, state.first_token_s, state.finished_s
+    assert scheduled_s is not None and first_s is not None and last_s is not None
+    return replace(request, scheduled_s=scheduled_s, first_token_s=first_s, last_token_s=last_s)

@@ -28,6 +28,6 @@ def make_recording(profile):
             sizes = rng.randint(100, 3_000), rng.randint(100, 400)
             requests.append(RecordedRequest(f"r{number}", *sizes, at_s, at_s, at_s, at_s))
         bare = Recording("some/model", 2_048, max_num_seqs, tuple(requests))
-        return dataclasses.replace(bare, requests=tuple(replay(bare, profile).modelled(bare.requests)))
+        return dataclasses.replace(bare, requests=replay(bare, profile).requests)
 
     return make
