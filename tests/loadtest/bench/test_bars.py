@@ -7,11 +7,12 @@ import statistics
 import pytest
 
 from loadtest.bench import bars
-from loadtest.bench.bars import PEERS, interval, ratio_of_medians
+from loadtest.bench.bars import interval, ratio_of_medians
 from loadtest.bench.bodies import next_turns
 from loadtest.bench.measures import requests
 from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
+from loadtest.bench.proxies.peers import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results, Row
 
@@ -22,7 +23,7 @@ def sample(value, errors=0):
 
 @pytest.fixture
 def results():
-    rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *PEERS)]
+    rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *ROUTERS)]
     return Results("a command", "2026-11-26", "A CPU, 2 cores", 6, 0.6, 32, 250, rows, 0.0, True)
 
 

