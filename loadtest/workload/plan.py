@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from loadtest.workload.reuse import Mark, SeenTexts
+from loadtest.workload.reuse import SeenTexts
 from loadtest.workload.text import Piece, Text
 
 
@@ -89,7 +89,6 @@ def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, 
     because an engine has no keys and values of the token that it sampled last.
     """
     seen = SeenTexts()
-    marks: dict[str, Mark] = {}
     timed: list[tuple[float, Session, int]] = []
     for session in sessions:
         at_s = session.start_s
@@ -97,9 +96,7 @@ def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, 
             at_s += call.pause_s
             timed.append((at_s, session, number))
     for _, session, number in sorted(timed, key=lambda entry: entry[0]):
-        call, before = session.calls[number], marks.pop(session.id, None)
-        yield session, number, seen.shared_tokens(call.prompt, before)
-        if number + 1 < len(session.calls):
-            before = marks[session.id] = seen.mark(call.prompt, before)
+        call = session.calls[number]
+        yield session, number, seen.shared_tokens(call.prompt)
         id_, tokens = call.answer
-        seen.add(call.prompt.plus((id_, max(0, tokens - 1))), before)
+        seen.add(call.prompt.plus((id_, max(0, tokens - 1))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from loadtest.workload.text import Piece, Text
 
 _Tail = tuple[tuple[Piece, ...], int]
@@ -37,28 +35,16 @@ class _Edge:
         return place
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The place in the tree at which a seen text ends, so that its continuation need not start at the root."""
-
-    text: Text
-    place: _Place
-
-
 class SeenTexts:
-    """All texts seen so far, as a tree of their pieces. Memory and time grow with shared pieces, not with tokens.
-
-    `since` marks an earlier text with which the given one should begin. If it does not, the mark is ignored.
-    """
+    """All texts seen so far, as a tree of their pieces. Memory and time grow with shared pieces, not with tokens."""
 
     def __init__(self) -> None:
-        self._root = Mark(Text((), 0), _Place())
+        self._root = _Place()
 
-    def shared_tokens(self, text: Text, since: Mark | None = None) -> int:
+    def shared_tokens(self, text: Text) -> int:
         """Return the length of the longest prefix of `text` that a seen text has, in tokens."""
-        begin = self._begin(text, since)
-        place, shared, begun = begin.place, begin.text.tokens, len(begin.text.pieces)
-        for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
+        place, shared = self._root, 0
+        for index, (id_, tokens) in enumerate(text.pieces):
             edge = place.further.get(id_)
             if edge is None:
                 return shared
@@ -71,31 +57,14 @@ class SeenTexts:
             place = following
         return shared
 
-    def add(self, text: Text, since: Mark | None = None) -> None:
-        begin = self._begin(text, since)
-        place, begun = begin.place, len(begin.text.pieces)
-        for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
+    def add(self, text: Text) -> None:
+        place = self._root
+        for index, (id_, tokens) in enumerate(text.pieces):
             edge = _edge(place, id_)
             if edge is None:
                 place.further[id_] = (text.pieces, index)
                 return
             place = edge.stop(tokens)
-
-    def mark(self, text: Text, since: Mark | None = None) -> Mark:
-        """Note that `text` has been seen, and return the mark from which a continuation can start."""
-        begin = self._begin(text, since)
-        place = begin.place
-        for id_, tokens in text.pieces[len(begin.text.pieces) :]:
-            edge = _edge(place, id_)
-            if edge is None:
-                edge = place.further[id_] = _Edge()
-            place = edge.stop(tokens)
-        return Mark(text, place)
-
-    def _begin(self, text: Text, since: Mark | None) -> Mark:
-        if since is None or text.pieces[: len(since.text.pieces)] != since.text.pieces:
-            return self._root
-        return since
 
 
 def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:

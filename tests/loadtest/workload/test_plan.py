@@ -24,23 +24,6 @@ def test_shared_tokens_are_those_of_a_cache_without_end(earlier, text, block_tok
     assert seen.shared_tokens(text) // block_tokens * block_tokens == held
 
 
-@given(st.lists(texts, max_size=8), texts, st.lists(pieces, max_size=3), st.booleans())
-def test_a_mark_is_a_shortcut_and_no_more(earlier, text, further, follows):
-    plain, marked = SeenTexts(), SeenTexts()
-    for other in earlier:
-        plain.add(other)
-        marked.add(other)
-    plain.add(text)
-    mark = marked.mark(text)
-    after = text.plus(*further) if follows else Text.of(further)
-    assert marked.shared_tokens(after, mark) == marked.shared_tokens(after) == plain.shared_tokens(after)
-    marked.add(after, mark)
-    plain.add(after)
-    for other in (*earlier, text, after, Text.of([(1, 9), (2, 9)])):
-        assert marked.shared_tokens(other) == plain.shared_tokens(other)
-    assert marked.mark(after, mark).place is marked.mark(after).place
-
-
 def session(name, start_s, *calls):
     return Session(name, start_s, calls)
 
