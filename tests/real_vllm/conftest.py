@@ -230,6 +230,13 @@ class Gateway:
         body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, **FIXED, **fields}
         return self.ask("/v1/chat/completions", body, **(headers or {}))
 
+    def turn(self, messages: list[dict], text: str, **fields) -> Answer:
+        """Ask the next question of a conversation, and add it and the answer to `messages`."""
+        messages.append({"role": "user", "content": text})
+        answer = self.chat(messages, **fields)
+        messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
     def complete(self, prompt, max_tokens: int = 8, headers: dict | None = None, **fields) -> Answer:
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, **FIXED, **fields}
         return self.ask("/v1/completions", body, **(headers or {}))

@@ -16,18 +16,12 @@ SERVERS = {
 SYSTEM = "Every answer is to be given in as few words as can be, and in none at all where none is needed. " * 40
 
 
-NIGHTLY = ("64-xxhash-in_chunks",)
-
-
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(flags, id=name, marks=[pytest.mark.nightly] if name in NIGHTLY else [])
-        for name, flags in SERVERS.items()
-    ],
+    params=["32-sha256_cbor-synchronous", pytest.param("64-xxhash-in_chunks", marks=pytest.mark.nightly)],
 )
 def server(request, vllm):
-    return vllm(*request.param)
+    return vllm(*SERVERS[request.param])
 
 
 @pytest.fixture
@@ -49,10 +43,8 @@ def test_the_view_is_exact(gateway, block):
 def test_conversations(gateway, block):
     messages = [{"role": "system", "content": SYSTEM}]
     for turn in range(6):
-        messages.append({"role": "user", "content": f"Question {turn}"})
-        answer = gateway.chat(messages, max_tokens=40)
+        answer = gateway.turn(messages, f"Question {turn}", max_tokens=40)
         assert answer.reported % block == 0 and (answer.reported > 500) == bool(turn)
-        messages.append({"role": "assistant", "content": answer.text})
         gateway.chat(messages, stream=True, stream_options={"include_usage": True})
     gateway.exact(12)
 

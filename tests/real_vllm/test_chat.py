@@ -16,9 +16,9 @@ def system(text):
 def test_turns_of_a_conversation_with_the_answers_echoed(talk):
     messages = [system(SYSTEM)]
     for turn in range(8):
-        messages.append(user(f"Question {turn}: what does item {turn * 7} of a list cost?"))
-        answer = talk.chat(messages, max_tokens=17 + turn)
-        messages.append({"role": "assistant", "content": answer.text})
+        answer = talk.turn(
+            messages, f"Question {turn}: what does item {turn * 7} of a list cost?", max_tokens=17 + turn
+        )
         assert turn == 0 or answer.reported > 300
     talk.exact(8)
 
@@ -30,11 +30,12 @@ def test_prompts_with_one_system_prompt_share_blocks(talk):
 
 
 def test_conversations_in_turns(talk):
-    talks = [[system(SYSTEM), user(f"I am number {n}. " + "I have much to tell. " * n)] for n in range(4)]
+    talks = [[system(SYSTEM)] for _ in range(4)]
     for turn in range(3):
-        for messages in talks:
-            messages.append({"role": "assistant", "content": talk.chat(messages, max_tokens=40).text})
-            messages.append(user(f"And then, in turn {turn}?"))
+        for number, messages in enumerate(talks):
+            talk.turn(
+                messages, f"I am number {number}, in turn {turn}. " + "I have much to tell. " * number, max_tokens=40
+            )
     talk.exact(12)
 
 

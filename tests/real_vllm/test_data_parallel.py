@@ -29,10 +29,8 @@ def test_a_conversation_stays_with_its_rank(gateway):
     for number in range(4):
         messages, workers = [{"role": "system", "content": f"{number} {SYSTEM}"}], set()
         for turn in range(4):
-            messages.append({"role": "user", "content": f"Question {turn}"})
-            answer = gateway.chat(messages, max_tokens=20)
+            answer = gateway.turn(messages, f"Question {turn}", max_tokens=20)
             assert (answer.reported > 200) == bool(turn)
-            messages.append({"role": "assistant", "content": answer.text})
             workers.add(answer.worker)
         assert len(workers) == 1
     gateway.exact(16)
@@ -55,13 +53,20 @@ def test_load_goes_to_both_ranks_and_prompts_return_to_theirs(gateway):
     assert all(candidate["events"]["batches"] > 0 for candidate in gateway.candidates())
 
 
+def to_rank(ranks, rank, text):
+    """Send a request straight to a rank."""
+    body, headers = (
+        {"model": "warmroute-simulated", "prompt": text, "max_tokens": 1},
+        {"X-data-parallel-rank": str(rank)},
+    )
+    httpx.post(f"{ranks.url}/v1/completions", json=body, headers=headers, timeout=30).raise_for_status()
+
+
 def test_a_rank_that_the_client_asks_for_is_its_own(ranks, gateway):
     """Requests that clients send straight to a rank show in that rank's events."""
     for rank in (0, 1):
         text = f"To rank {rank}: {SYSTEM}"
-        body = {"model": gateway.model, "prompt": text, "max_tokens": 4}
-        headers = {"X-data-parallel-rank": str(rank)}
-        httpx.post(f"{ranks.url}/v1/completions", json=body, headers=headers, timeout=30).raise_for_status()
+        to_rank(ranks, rank, text)
         gateway.settle()
         answer = gateway.complete(text)
         assert answer.worker.endswith(f"#{rank}") and answer.reported > 200
@@ -74,9 +79,7 @@ def test_a_reset_of_both_ranks_is_followed(ranks, gateway):
         gateway.complete(text)
     ranks.reset_prefix_cache()
     for rank in (0, 1):
-        body = {"model": gateway.model, "prompt": "step", "max_tokens": 1}
-        headers = {"X-data-parallel-rank": str(rank)}
-        httpx.post(f"{ranks.url}/v1/completions", json=body, headers=headers, timeout=30).raise_for_status()
+        to_rank(ranks, rank, "step")
     gateway.settle()
     for text in texts:
         assert gateway.complete(text).reported == 0

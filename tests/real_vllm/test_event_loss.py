@@ -1,46 +1,13 @@
 """Events lost on purpose: a loss within the replay buffer is repaired, a larger one is reported, never guessed."""
 
-import threading
-
 import pytest
-import zmq
+
+from loadtest.soak.relay import LossyRelays
 
 pytestmark = pytest.mark.any_version
 
 PROMPT = "What is lost on the way is either asked for again or known to be lost, but never made up. " * 20
 BUFFERED = 6
-
-
-class Relay:
-    """A publisher between a worker and the gateway that can drop batches."""
-
-    def __init__(self, source: str, topic: str) -> None:
-        self._context = zmq.Context()
-        self._source = self._context.socket(zmq.SUB)
-        self._source.connect(source)
-        self._source.subscribe(topic)
-        self._sink = self._context.socket(zmq.PUB)
-        self.endpoint = f"tcp://127.0.0.1:{self._sink.bind_to_random_port('tcp://127.0.0.1')}"
-        self.drops = False
-        self.dropped = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._pump)
-        self._thread.start()
-
-    def _pump(self) -> None:
-        while not self._stop.is_set():
-            if not self._source.poll(20):
-                continue
-            frames = self._source.recv_multipart()
-            if self.drops:
-                self.dropped += 1
-            else:
-                self._sink.send_multipart(frames)
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._context.destroy(linger=0)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +22,9 @@ def relayed(server, empty, front):
     relays = []
 
     def begin(replay=True):
-        relay = Relay(server.kv_events["endpoint"], server.kv_events["topic"])
+        relay = LossyRelays([server.kv_events["endpoint"]])
         relays.append(relay)
-        source = server.kv_events | {"endpoint": relay.endpoint}
+        source = server.kv_events | {"endpoint": relay.endpoints[0]}
         if not replay:
             del source["replay_endpoint"]
         gateway = front({"url": server.url, "kv_events": source})
@@ -78,11 +45,12 @@ def send(gateway, text):
 
 def lose(gateway, relay, texts):
     """Serve these requests while no batch reaches the gateway."""
-    relay.drops, before = True, relay.dropped
+    (before,) = relay.statistics()["dropped"]
+    relay.lose(0, 1_000)
     for text in texts:
         send(gateway, text)
-    gateway.wait_for(lambda: relay.dropped >= before + len(texts), "the loss")
-    relay.drops = False
+    gateway.wait_for(lambda: relay.statistics()["dropped"][0] >= before + len(texts), "the loss")
+    relay.lose(0, 0)
 
 
 def events(gateway):

@@ -163,8 +163,7 @@ def test_two_gateways_at_once_stay_exact_both(plain, front):
     for turn in range(3):
         for gate in gates:
             for talk in talks:
-                talk.append({"role": "user", "content": f"And at hour {turn}? " * 10})
-                talk.append({"role": "assistant", "content": gate.chat(talk).text})
+                gate.turn(talk, f"And at hour {turn}? " * 10)
             for other in gates:
                 other.settle()
     for gate in gates:

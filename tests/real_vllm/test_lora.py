@@ -11,16 +11,17 @@ pytestmark = pytest.mark.any_version
 PROMPT = "An adapter changes what a token's keys and values are, so no block of it is of use to another. " * 15
 
 
+def adapter(folder):
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def adapters(vllm, tmp_path_factory):
     """A server with adapters a and b, which clock mode takes without weights."""
-    modules = []
-    for name in "ab":
-        folder = tmp_path_factory.mktemp(f"adapter_{name}")
-        config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
-        (folder / "adapter_config.json").write_text(json.dumps(config))
-        modules.append(f"{name}={folder}")
-    return vllm("--enable-lora", "--lora-modules", *modules)
+    folders = {name: adapter(tmp_path_factory.mktemp(f"adapter_{name}")) for name in "ab"}
+    return vllm("--enable-lora", "--lora-modules", *(f"{name}={folder}" for name, folder in folders.items()))
 
 
 @pytest.fixture
@@ -51,9 +52,7 @@ def test_conversations_with_each(gateway):
     talks = {model: [] for model in models(gateway)}
     for turn in range(4):
         for model, messages in talks.items():
-            messages.append({"role": "user", "content": f"{turn}: {PROMPT[:300]}"})
-            answer = gateway.chat(messages, model=model, max_tokens=24)
-            messages.append({"role": "assistant", "content": answer.text})
+            gateway.turn(messages, f"{turn}: {PROMPT[:300]}", model=model, max_tokens=24)
     gateway.exact(12)
 
 
@@ -66,19 +65,17 @@ def test_salted_adapters(gateway):
 
 
 def test_the_gateway_loads_and_unloads_an_adapter(vllm, front, tmp_path):
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    allowed = (("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),)
-    server = vllm("--enable-lora", environment=allowed)
+    server = vllm("--enable-lora", environment=(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),))
     gateway = front(server, flags=("--set", 'worker_operations=["load-lora", "unload-lora"]'))
     path = f"/admin/v1/workers/{gateway.workers()[0]['id']}"
-    answer = gateway.admin.post(f"{path}/load-lora", json={"name": "live", "path": str(tmp_path)})
+    live = {"name": "live", "path": str(adapter(tmp_path))}
+    answer = gateway.admin.post(f"{path}/load-lora", json=live)
     assert (answer.status_code, answer.json()["outcome"]) == (200, "done")
     served = lambda: [model["id"] for model in gateway.workers()[0]["models"]]  # noqa: E731
     gateway.wait_for(lambda: "live" in served(), "the adapter among the models")
     assert gateway.chat(PROMPT, model="live").reported == 0
     assert gateway.chat(PROMPT, model="live").reported > 200
-    again = gateway.admin.post(f"{path}/load-lora", json={"name": "live", "path": str(tmp_path)})
+    again = gateway.admin.post(f"{path}/load-lora", json=live)
     assert (again.status_code, "already been loaded" in again.json()["detail"]) == (409, True)
     assert gateway.admin.post(f"{path}/unload-lora", json={"name": "live"}).status_code == 200
     gateway.wait_for(lambda: "live" not in served(), "the adapter gone")

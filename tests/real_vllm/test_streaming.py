@@ -9,10 +9,8 @@ USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 def test_chats(talk):
     messages = [{"role": "system", "content": SYSTEM}]
     for turn in range(6):
-        messages.append({"role": "user", "content": f"Chapter {turn}"})
-        answer = talk.chat(messages, max_tokens=31, **USAGE)
+        answer = talk.turn(messages, f"Chapter {turn}", max_tokens=31, **USAGE)
         assert answer.text and (answer.reported > 300) == bool(turn)
-        messages.append({"role": "assistant", "content": answer.text})
     talk.exact(6)
 
 
