@@ -35,7 +35,6 @@ class Timetable:
     first_s: float
     last_s: float
     tick_s: float
-    rows: int
 
     @property
     def end_s(self) -> float:
@@ -86,23 +85,15 @@ class Trace:
         length_trace_s = min(length_s * faster, self.timetable.span_s)
         slack_s = self.timetable.span_s - length_trace_s
         begin_s = self.timetable.first_s + stream(seed, "window").uniform(0.0, slack_s)
-        return self._plan(seed, begin_s, length_trace_s, faster, length_s)
-
-    def whole(self, seed: int = 0) -> Plan:
-        return self._plan(seed, self.timetable.first_s, self.timetable.span_s, 1.0, inf)
-
-    def _plan(self, seed: int, begin_s: float, length_trace_s: float, faster: float, longest_s: float) -> Plan:
-        draws, jitter = Draws(stream(seed, "content")), stream(seed, "jitter")
-        found: Iterator[Session] = self.schema.sessions(
-            self._arrivals(jitter), draws, begin_s, begin_s + length_trace_s
-        )
-        length_s = length_trace_s / faster
+        arrivals, draws = self._arrivals(stream(seed, "jitter")), Draws(stream(seed, "content"))
+        found = self.schema.sessions(arrivals, draws, begin_s, begin_s + length_trace_s)
+        plan_s = length_trace_s / faster
         moved: Iterable[Session] = (replace(one, start_s=(one.start_s - begin_s) / faster) for one in found)
         if self.schema.closed_loop:
             moved = list(moved)
-            length_s = min(longest_s, max([length_s, *(one.last_s + MOMENT_S for one in moved)]))
-        kept = (session for whole in moved if (session := within(whole, length_s)))
-        return Plan.of(self.name, kept, length_s, self.schema.block_tokens)
+            plan_s = min(length_s, max([plan_s, *(one.last_s + MOMENT_S for one in moved)]))
+        kept = (session for whole in moved if (session := within(whole, plan_s)))
+        return Plan.of(self.name, kept, plan_s, self.schema.block_tokens)
 
     def _arrivals(self, jitter: Random) -> Iterator[Arrival]:
         for number, row in typed_rows(self.path, self.schema):
@@ -116,11 +107,11 @@ def timetable(path: Path, schema: Schema) -> Timetable:
     Raises:
         TraceError: a row is wrong.
     """
-    first_s, last_s, rows, ticks = inf, -inf, 0, Ticks()
+    first_s, last_s, ticks = inf, -inf, Ticks()
     for _, row in typed_rows(path, schema):
-        first_s, last_s, rows = min(first_s, row.at_s), max(last_s, row.at_s), rows + 1
+        first_s, last_s = min(first_s, row.at_s), max(last_s, row.at_s)
         ticks.see(row.at_s)
-    return Timetable(first_s, last_s, ticks.step_s, rows)
+    return Timetable(first_s, last_s, ticks.step_s)
 
 
 class Ticks:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import tracemalloc
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_equal_seeds_draw_equal_windows_and_others_others(tmp_path):
 
 
 def test_rows_are_spread_within_their_tick(tmp_path):
-    whole = mooncake(tmp_path, rows=4_000).whole(1)
+    whole = mooncake(tmp_path, rows=4_000).draw(1, inf)
     assert whole.calls == 4_000 and whole.duration_s == pytest.approx(3_000.0)
     late = []
     for session in whole.sessions:
@@ -81,7 +82,7 @@ def test_a_trace_too_short_for_the_window_is_taken_whole(tmp_path):
     plan = trace.draw(2, 60.0, faster=100.0)
     assert plan.calls == 400 and plan.duration_s == pytest.approx(trace.timetable.span_s / 100.0)
     assert [session.start_s * 100.0 for session in plan.sessions] == pytest.approx(
-        [session.start_s for session in trace.whole(2).sessions]
+        [session.start_s for session in trace.draw(2, inf).sessions]
     )
 
 
@@ -136,8 +137,8 @@ def test_an_unknown_schema_is_answered_with_those_there_are(tmp_path):
 @pytest.mark.skipif(not CONVERSATION.exists(), reason="needs ../shared/traces")
 def test_the_conversation_trace_is_as_published():
     trace = Trace.of(CONVERSATION)
-    assert (trace.schema.name, trace.timetable.rows, trace.timetable.tick_s) == ("mooncake", 12_031, 3.0)
-    plan = trace.whole()
+    assert (trace.schema.name, trace.timetable.tick_s) == ("mooncake", 3.0)
+    plan = trace.draw(0, inf)
     assert plan.calls == 12_031
     assert reusable_tokens(plan) / prompt_tokens(plan) == pytest.approx(0.37338, abs=0.00001)
     ids = [id_ for session in plan.sessions for id_, _ in session.calls[0].prompt.pieces]
@@ -151,6 +152,6 @@ def test_the_conversation_trace_is_as_published():
 @pytest.mark.parametrize(("name", "rows", "mean_tokens"), [("code", 8_819, 2_048), ("conv", 19_366, 1_155)])
 def test_azure_s_traces_are_as_published(name, rows, mean_tokens):
     trace = Trace.of(TRACES / "azure2023" / f"AzureLLMInferenceTrace_{name}.csv.zst")
-    plan = trace.whole()
+    plan = trace.draw(0, inf)
     assert (trace.schema.name, trace.timetable.tick_s, plan.calls, reusable_tokens(plan)) == ("azure", 0.0, rows, 0)
     assert prompt_tokens(plan) / plan.calls == pytest.approx(mean_tokens, abs=1.0)

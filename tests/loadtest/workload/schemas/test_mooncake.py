@@ -1,4 +1,5 @@
 import json
+from math import inf
 
 import pytest
 
@@ -26,7 +27,7 @@ def written(tmp_path, rows=ROWS):
 def test_only_full_blocks_can_be_reused(tmp_path):
     trace = Trace.of(written(tmp_path))
     assert trace.schema.name == "mooncake" and trace.timetable.tick_s == 3.0
-    plan = trace.whole()
+    plan = trace.draw(0, inf)
     calls = {session.id: session.calls[0] for session in plan.sessions}
     assert [calls[f"row-{number}"].prompt.tokens for number in (1, 2, 3)] == [1_100, 1_024, 600]
     chains = [chain(calls[f"row-{number}"].prompt, plan.block_tokens) for number in (1, 2, 3)]
@@ -39,7 +40,7 @@ def test_only_full_blocks_can_be_reused(tmp_path):
 
 def test_a_part_of_a_block_may_have_no_id(tmp_path):
     row = {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [4]}
-    (session,) = Trace.of(written(tmp_path, [row])).whole().sessions
+    (session,) = Trace.of(written(tmp_path, [row])).draw(0, inf).sessions
     (known, fresh) = session.calls[0].prompt.pieces
     assert known == (4, 512) and fresh[1] == 88 and fresh[0] >= FIRST_FRESH_ID
 
