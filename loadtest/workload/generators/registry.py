@@ -90,7 +90,10 @@ def _wrong(shape: type[Shape], params: dict[str, str]) -> str | None:
 
 def _given(name: str, shape: type[Shape], text: str) -> dict[str, str]:
     params: dict[str, str] = {}
-    for key, value in (_parameter(name, pair) for pair in text.split(",") if pair.strip()):
+    for pair in filter(str.strip, text.split(",")):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise WorkloadError(f"generator {name}: {pair!r} is not key=value")
         if key not in shape.__struct_fields__:
             known = ", ".join(parameter.name for parameter in parameters(shape))
             raise WorkloadError(f"generator {name} has no parameter {key!r}; it has {known}")
@@ -98,13 +101,6 @@ def _given(name: str, shape: type[Shape], text: str) -> dict[str, str]:
             raise WorkloadError(f"generator {name}: {key} is given twice")
         params[key] = value
     return params
-
-
-def _parameter(name: str, pair: str) -> tuple[str, str]:
-    key, equals, value = pair.partition("=")
-    if not equals:
-        raise WorkloadError(f"generator {name}: {pair!r} is not key=value")
-    return key.strip(), value.strip()
 
 
 def parameters(shape: type[Shape]) -> list[Parameter]:
