@@ -7,11 +7,6 @@ pytestmark = pytest.mark.any_version
 PROMPT = "Who comes late hears nothing of what was said before, and nobody repeats it for them here. " * 20
 
 
-def serve(gateway, number):
-    body = {"model": gateway.model, "prompt": f"{number} {PROMPT}", "max_tokens": 1}
-    return gateway.send("/v1/completions", body)
-
-
 def test_without_a_replay_a_view_is_exact_only_from_the_first_batch(vllm, empty, front):
     server = vllm(replay=False)
     gateway = front(server)
@@ -25,7 +20,8 @@ def test_without_a_replay_a_view_is_exact_only_from_the_first_batch(vllm, empty,
     late = front(server)
     assert late.residency() != "exact"
     for number in range(4):
-        answer = serve(late, number)
+        body = {"model": late.model, "prompt": f"{number} {PROMPT}", "max_tokens": 1}
+        answer = late.send("/v1/completions", body)
         assert answer.predicted is None or answer.predicted <= answer.reported
         late.settle()
     # After one request, a prompt is known from the report.
