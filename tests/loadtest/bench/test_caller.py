@@ -1,11 +1,14 @@
-"""The load generator's own reading of answers: what counts as served, however the bytes are cut."""
+"""The load generator's requests, and its own reading of answers: what counts as served, however the bytes are cut."""
 
 import asyncio
 import contextlib
+import itertools
+import json
 
 import pytest
 
 from loadtest.bench import frames
+from loadtest.bench.bodies import next_turns
 from loadtest.bench.caller import Tally, connect
 from loadtest.bench.loops import ClosedLoop, OpenLoop, send_each_once
 
@@ -99,3 +102,10 @@ async def test_unrequested_bytes_are_ignored():
         caller.data_received(b"HTTP/1.1 408 Timeout\r\n\r\n")
         caller.close()
     assert (tally.good, tally.errors) == (0, 0)
+
+
+def test_each_next_turn_asks_something_new_after_the_same_conversation():
+    windows = [list(itertools.islice(next_turns("http://a:1"), 2)) for _ in range(2)]
+    asked = [json.loads(request.partition(b"\r\n\r\n")[2])["messages"] for window in windows for request in window]
+    assert all(messages[:-1] == asked[0][:-1] and len(messages) == 41 for messages in asked)
+    assert len({messages[-1]["content"] for messages in asked}) == 4

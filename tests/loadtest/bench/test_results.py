@@ -1,12 +1,18 @@
-"""What rounds come to: ratios within a round, failures that do not count, and the page."""
+"""What rounds come to: ratios within a round, failures that do not count, bars and their verdicts, and the page."""
 
 import re
+import statistics
 
 import pytest
 
+from loadtest.bench import bars
+from loadtest.bench.bars import interval, ratio_of_medians
+from loadtest.bench.measures import requests
 from loadtest.bench.measures.catalogue import FIGURES, KINDS, NAMES, chosen
 from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
+from loadtest.bench.proxies.peers import ROUTERS
+from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results, Row, this_machine
 
 
@@ -80,3 +86,81 @@ def test_every_measure_and_part_can_be_chosen_and_gives_known_figures():
 
 def test_this_machine_has_a_name_and_cores():
     assert re.search(r"\w.*, \d+ cores, [\d.]+ GiB, \w+ [\d.]+, Python 3", this_machine())
+
+
+@pytest.fixture
+def bench():
+    rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *ROUTERS)]
+    return Results("a command", "2026-11-26", "A CPU, 2 cores", 6, 0.6, 32, 250, rows, 0.0, True)
+
+
+def row(bench, figure, ours):
+    return next(
+        row for bar, row in zip(bars.BARS, bars.rows(bench), strict=True) if (bar.figure, bar.ours) == (figure, ours)
+    )
+
+
+def test_the_interval_repeats_and_holds_the_median():
+    ratios = [0.97, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02, 1.02, 1.03, 1.05]
+    low, high = interval(ratios, statistics.median)
+    assert 0.97 < low < 1.01 < high < 1.05
+    assert interval(ratios, statistics.median) == (low, high)
+
+
+def test_equal_ratios_have_an_interval_without_width():
+    assert interval([1.02] * 10, statistics.median) == (1.02, 1.02)
+
+
+def test_the_ratio_is_that_of_the_medians():
+    assert ratio_of_medians([(1.0, 10.0), (2.0, 4.0), (9.0, 5.0)]) == 2.0 / 5.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        ((90.0, 95.0, 97.0, 99.0), "met"),
+        ((101.0, 120.0, 130.0, 150.0), "missed"),
+        ((90.0, 95.0, 120.0, 150.0), "not decided"),
+    ],
+)
+def test_a_bar_is_decided_by_the_whole_interval(bench, ours, verdict):
+    for value in ours:
+        bench.add("request-2k", COMPILED, sample(value))
+        bench.add("request-2k", "smg", sample(100.0))
+    assert row(bench, "request-2k", COMPILED)[-1] == verdict
+
+
+def test_too_few_rounds_that_count_decide_nothing(bench):
+    for errors in (0, 0, 0, 1):
+        bench.add("request-2k", COMPILED, sample(90.0))
+        bench.add("request-2k", "smg", sample(100.0, errors))
+    assert row(bench, "request-2k", COMPILED)[-1] == "too few rounds"
+    assert "This page is no result" in page(bench)
+    bench.add("request-2k", COMPILED, sample(90.0))
+    bench.add("request-2k", "smg", sample(100.0))
+    assert row(bench, "request-2k", COMPILED)[-1] == "met"
+    assert "This page is no result" not in page(bench)
+
+
+def test_the_peer_with_the_least_median_is_compared(bench):
+    for cheap in (50.0, 60.0, 70.0):
+        bench.add("request-2k", SOURCE, sample(90.0))
+        bench.add("request-2k", "sglang-router", sample(cheap))
+        bench.add("request-2k", "smg", sample(65.0))
+        bench.add("request-2k", "vllm-router", sample(1.0, errors=1))
+    _, of, against, measured, *_ = row(bench, "request-2k", SOURCE)
+    assert (of, against, measured) == (SOURCE, "sglang-router", "1.50 x")
+
+
+def test_a_bar_without_peers_is_in_its_own_unit(bench):
+    for _ in range(4):
+        bench.add(requests.P50, COMPILED, sample(0.4))
+    assert row(bench, requests.P50, COMPILED)[2:] == ["-", "0.40 ms", "0.40 to 0.40", "0.5 ms", "met"]
+
+
+def test_a_figure_with_errors_has_failed_and_is_named(bench):
+    for errors in (0, 0, 0, 0, 3):
+        bench.add("request-2k", COMPILED, sample(1.0, errors))
+        bench.add("request-2k", "smg", sample(100.0))
+    assert row(bench, "request-2k", COMPILED)[2:] == ["smg", "3 failed", "", "1 x", "failed"]
+    assert "warmroute compiled, request-2k: 3 failed (status 503)" in page(bench)
