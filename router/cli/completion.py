@@ -9,7 +9,7 @@ from functools import partial
 import shtab
 from msgspec import inspect as kinds
 
-from router.cli.options import Commands, HelpFormatter
+from router.cli.options import Commands, add_command
 from router.config.schema import bare, type_at
 from router.config.sources.flags import FLAGS
 
@@ -25,13 +25,12 @@ The script holds the commands and options of this version: make it again after a
 
 def register(commands: Commands, program: argparse.ArgumentParser) -> None:
     """Add the command, which prints what `program` has when it runs."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "completion",
-        help="print a completion script for bash, zsh or fish",
-        description="Print a script that completes commands, options and their values.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "print a completion script for bash, zsh or fish",
+        "Print a script that completes commands, options and their values.",
+        _EXAMPLES,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that will read the script")
     parser.set_defaults(run=partial(run, program))

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.cli.options import Commands, add_command, add_settings, read_settings
 from router.config.budgets import plan_memory
 from router.config.load import Loaded
 from router.config.memory import memory_limit
@@ -26,13 +26,12 @@ examples:
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "config",
-        help="print the effective settings, or a commented sample file",
-        description="Print the settings that `serve` would use with the same flags, environment and file.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "print the effective settings, or a commented sample file",
+        "Print the settings that `serve` would use with the same flags, environment and file.",
+        _EXAMPLES,
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--sample", choices=["yaml"], help="print a commented sample file instead")

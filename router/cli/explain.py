@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.cli.operate.admin_options import TOKEN_VARIABLE, add_admin, add_output, token_of
-from router.cli.options import Commands, HelpFormatter
+from router.cli.operate.admin_options import TOKEN_VARIABLE
+from router.cli.operate.operating import add_operation, as_json, call
+from router.cli.options import Commands
 from router.config.problems import ConfigError, Problem
 
 _EXAMPLES = f"""\
@@ -24,45 +25,24 @@ exit codes: 0 the gateway answered; 1 it cannot be reached or refused the reques
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "explain",
-        help="show which worker a request would go to now, and why",
-        description="Ask a running gateway which worker a request would go to now, and the cost of each candidate.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
+    summary = "show which worker a request would go to now, and why"
+    parser = add_operation(commands, "explain", summary, _explain, form="text")
+    parser.epilog = _EXAMPLES
     parser.add_argument("request", metavar="REQUEST.json", help="file with the JSON body, - for standard input")
     parser.add_argument("--path", default="/v1/chat/completions", help="path of the request (default %(default)s)")
     parser.add_argument("--key", metavar="NAME", help="name of the API key that the client would use")
-    add_admin(parser)
-    add_output(parser, "text")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Ask the gateway and print its answer.
-
-    Raises:
-        ConfigError: the request or an option cannot be used.
-    """
-    # late: `warmroute --help` must not wait for TLS and the JSON types
+def _explain(arguments: argparse.Namespace) -> int:
+    # late: `warmroute --help` must not wait for the JSON types
     from router.cli.explanation import sentences
-    from router.cli.operate.admin_client import AdminClientError, post
 
     question: dict[str, Any] = {"path": arguments.path, "body": _body(arguments.request)}
     if arguments.key is not None:
         question["key"] = arguments.key
-    try:
-        token = token_of(arguments)
-        answer = post(arguments.url, "/admin/v1/explain", question, token=token, ca_file=arguments.ca_file)
-    except AdminClientError as error:
-        print(f"warmroute: {error}", file=sys.stderr)
-        return 1
-    if arguments.output == "json":
-        print(json.dumps(json.loads(answer), indent=2))
-    else:
-        print("\n".join(sentences(answer)))
+    reply = call(arguments, "POST", "/explain", question)
+    if not as_json(arguments, reply):
+        print("\n".join(sentences(reply.body)))
     return 0
 
 

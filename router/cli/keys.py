@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from router.cli.options import Commands, HelpFormatter
+from router.cli.options import Commands, add_command
 from router.config.problems import ConfigError, Problem
 from router.security.file_problem import UnusableFileError
 from router.security.keys import LEAST_CHARACTERS, NAME, KeyEntry, digest_of, new_key, parse_file
@@ -26,13 +26,12 @@ it again when it changes. A name may have two lines while one key replaces anoth
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "keys",
-        help="make API keys for clients of the public port, and tokens of the admin port",
-        description="Make API keys for clients of the public port and, with --role, tokens of the admin port.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "make API keys for clients of the public port, and tokens of the admin port",
+        "Make API keys for clients of the public port and, with --role, tokens of the admin port.",
+        _EXAMPLES,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="make a key", allow_abbrev=False)

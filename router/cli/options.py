@@ -33,6 +33,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=34)
 
 
+def add_command(
+    commands: Commands, name: str, summary: str, described: str, examples: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command; `described` and `examples` are the head and the end of its help."""
+    return commands.add_parser(
+        name, help=summary, description=described, epilog=examples, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add ``--config``, ``--set`` and one option per entry of `FLAGS`."""
     sources = parser.add_argument_group("settings")

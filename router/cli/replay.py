@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from backends.foreign_json import read_json
 from router.cli.formats import change_s, seconds, share
-from router.cli.options import Commands, HelpFormatter
+from router.cli.options import Commands, add_command
 from router.config.problems import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -31,13 +31,12 @@ exit codes: 0 replayed; 1 a file cannot be read; 2 an option is wrong.
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "replay",
-        help="decide again on a decision log, with another policy",
-        description="Decide again on a decision log, and show where the choices differ.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "decide again on a decision log, with another policy",
+        "Decide again on a decision log, and show where the choices differ.",
+        _EXAMPLES,
     )
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="files of one process, oldest first")
     parser.add_argument("--policy", metavar="NAME", help="a policy of the log, or a rule (default: as recorded)")

@@ -7,7 +7,7 @@ import logging
 
 from router.cli.options import (
     Commands,
-    HelpFormatter,
+    add_command,
     add_settings,
     read_settings,
     read_usable_settings,
@@ -35,13 +35,12 @@ variable of each option is in brackets. `warmroute config --sample yaml` lists s
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "serve",
-        help="run the gateway",
-        description="Run the gateway: a public port with vLLM's API, and an admin port for the REST API and metrics.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "run the gateway",
+        "Run the gateway: a public port with vLLM's API, and an admin port for the REST API and metrics.",
+        _EXAMPLES,
     )
     add_settings(parser)
     parser.set_defaults(run=run)

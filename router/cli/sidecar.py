@@ -6,7 +6,7 @@ import argparse
 
 from router.cli.options import (
     Commands,
-    HelpFormatter,
+    add_command,
     add_settings,
     read_settings,
     read_usable_settings,
@@ -32,14 +32,12 @@ code. Settings are those of `warmroute serve`, and `sidecar` in the file.
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "sidecar",
-        help="run a gateway beside one vLLM worker",
-        description="Run beside one vLLM worker: forward its traffic, see whether its engine hangs, and drain it "
-        "before it stops.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "run a gateway beside one vLLM worker",
+        "Run beside one vLLM worker: forward its traffic, see whether its engine hangs, and drain it before it stops.",
+        _EXAMPLES,
     )
     add_settings(parser)
     parser.add_argument(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 
 from backends.engine.profile import profile_names
@@ -22,6 +25,25 @@ examples:
   warmroute worker --port 9001 --kv-events-port 5557 --kv-events-replay-port 5558
   warmroute worker --profile llama-3.1-70b-4xh100 --time-scale 0.1
   warmroute worker --model-dir ./Qwen3-32B --served-model-name qwen3-32b --profile qwen3-32b-2xh100"""
+
+
+def _number(read: Callable[[str], float], allowed: Callable[[float], bool], needs: str) -> Callable[[str], float]:
+    """Return a type of option: a number that is `allowed`."""
+
+    def convert(text: str) -> float:
+        with suppress(ValueError):
+            if allowed(number := read(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {needs}")
+
+    return convert
+
+
+_port = _number(int, lambda number: 0 <= number <= 65_535, "a port; write a number from 0 to 65535")
+_positive = _number(int, lambda number: number >= 1, "a whole number of at least 1")
+_not_negative = _number(float, lambda number: 0 <= number < inf, "a number of 0 or more")
+_above_zero = _number(float, lambda number: 0 < number < inf, "a number above 0")
+_share = _number(float, lambda number: 0 <= number <= 1, "a number from 0 to 1")
 
 
 def main() -> int:
@@ -172,43 +194,6 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _port(text: str) -> int:
-    if text.isdecimal() and int(text) <= 65_535:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port; write a number from 0 to 65535")
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) >= 1:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def _not_negative(text: str) -> float:
-    if 0 <= (number := _number(text)) < float("inf"):
-        return number
-    raise argparse.ArgumentTypeError(f"{text!r} must be 0 or more")
-
-
-def _above_zero(text: str) -> float:
-    if 0 < (number := _number(text)) < float("inf"):
-        return number
-    raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
-
-
-def _share(text: str) -> float:
-    if 0 <= (number := _number(text)) <= 1:
-        return number
-    raise argparse.ArgumentTypeError(f"{text!r} must be from 0 to 1")
 
 
 def _model_dir(text: str) -> Path:

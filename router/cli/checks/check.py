@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from router.cli.options import Commands, HelpFormatter, add_settings, read_usable_settings
+from router.cli.options import Commands, add_command, add_settings, read_usable_settings
 from router.config.budgets import plan_memory
 from router.config.descriptors import fit_connections, reachable_descriptors
 from router.config.memory import memory_limit
@@ -28,13 +28,12 @@ Each worker gets one short prompt twice and one short stream, to see what it rep
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "check",
-        help="check settings and workers, and name vLLM flags that would improve them",
-        description="Check the settings, reach every worker, and name vLLM flags that would improve it.",
-        epilog=_EXAMPLES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "check settings and workers, and name vLLM flags that would improve them",
+        "Check the settings, reach every worker, and name vLLM flags that would improve it.",
+        _EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--no-requests", action="store_true", help="send no prompt to any worker")

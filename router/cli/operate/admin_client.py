@@ -43,18 +43,6 @@ class AdminReply:
         return json.loads(self.body) if self.body else None
 
 
-def post(
-    url: str, path: str, document: Mapping[str, Any], *, token: str | None = None, ca_file: str | None = None
-) -> bytes:
-    """Return the body of the answer to `document`, sent as JSON to `path` of the admin port at `url`.
-
-    Raises:
-        AdminClientError: there is no answer, or it is a problem document.
-        ConfigError: `url` or `ca_file` cannot be used.
-    """
-    return ask(url, "POST", path, document, token=token, ca_file=ca_file).body
-
-
 def ask(
     url: str,
     method: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from router.cli.operate.operating import EXIT_CODES, add_command, as_json, call, print_table
+from router.cli.operate.operating import EXIT_CODES, add_operation, as_json, call, print_table
 from router.cli.options import Commands
 
 CODES = {"outage": 4, "degraded": 3}
@@ -13,7 +13,7 @@ CODES = {"outage": 4, "degraded": 3}
 
 
 def register(commands: Commands) -> None:
-    parser = add_command(
+    parser = add_operation(
         commands, "diagnose", "say what hurts in a running gateway's fleet, and what to try", _diagnose
     )
     parser.epilog = f"{EXIT_CODES} With --exit-code: 3 something is degraded; 4 there is an outage."

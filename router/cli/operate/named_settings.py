@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_operation, call, changed, group, listed, print_table
 from router.cli.operate.setting_patches import merge_patch
 from router.cli.options import Commands
 from router.config.problems import ConfigError, Problem
@@ -87,10 +87,10 @@ def register(commands: Commands) -> None:
 
 def _register(commands: Commands, resource: Resource) -> None:
     below = group(commands, resource.command, f"show or change the {resource.command} of a running gateway")
-    add_command(below, "list", f"list the {resource.command} that are set", partial(_list, resource))
-    chosen = add_command(below, "set", f"add or change {resource.one}", partial(_set, resource), changes=True)
+    add_operation(below, "list", f"list the {resource.command} that are set", partial(_list, resource))
+    chosen = add_operation(below, "set", f"add or change {resource.one}", partial(_set, resource), changes=True)
     removed = f"remove the settings of {resource.one}"
-    remove = add_command(below, "remove", removed, partial(_remove, resource), changes=True)
+    remove = add_operation(below, "remove", removed, partial(_remove, resource), changes=True)
     for parser in (chosen, remove):
         parser.add_argument("name", metavar="NAME", help=_names(resource))
     chosen.add_argument(
@@ -100,7 +100,7 @@ def _register(commands: Commands, resource: Resource) -> None:
         help=f"{', '.join(resource.columns)}, as in {resource.example}; without a value: back to the default",
     )
     if resource.command == "limits":
-        add_command(below, "left", "show what each tenant and key has left now", _left)
+        add_operation(below, "left", "show what each tenant and key has left now", _left)
 
 
 def _names(resource: Resource) -> str:
@@ -165,11 +165,8 @@ def _cell(value: object) -> str:
 
 
 def _left(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", "/limits")
-    if not as_json(arguments, reply):
-        heads = ("tenant or key", "requests left", "tokens left", "running")
-        print_table(heads, [_account(account) for account in reply.document["accounts"]])
-    return 0
+    heads = ("tenant or key", "requests left", "tokens left", "running")
+    return listed(arguments, "/limits", heads, lambda found: map(_account, found["accounts"]))
 
 
 def _account(account: dict[str, Any]) -> tuple[object, ...]:

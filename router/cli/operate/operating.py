@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.cli.operate.admin_options import add_admin, add_change, add_output, token_of
 from router.cli.operate.differences import rows
-from router.cli.options import Commands, HelpFormatter
+from router.cli.options import Commands, add_command
 
 if TYPE_CHECKING:
     from router.cli.operate.admin_client import AdminReply
@@ -22,31 +22,26 @@ _WAIT_MARGIN_S = 60.0
 _NARROWEST = 160
 
 
-def add_command(
-    commands: Commands, name: str, summary: str, run: Run, *, changes: bool = False
+def add_operation(
+    commands: Commands, name: str, summary: str, run: Run, *, changes: bool = False, form: str = "table"
 ) -> argparse.ArgumentParser:
-    """Add a command that calls the admin port."""
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=EXIT_CODES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
+    """Add a command that calls the admin port, and prints `form` or JSON."""
+    parser = add_command(commands, name, summary, _sentence(summary), EXIT_CODES)
     if changes:
         add_change(parser)
-    add_output(parser)
+    add_output(parser, form)
     add_admin(parser)
     parser.set_defaults(run=lambda arguments: _guarded(run, arguments))
     return parser
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:
-    parser = commands.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=HelpFormatter
-    )
+    parser = add_command(commands, name, summary, _sentence(summary))
     return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
 
 
 def call(
@@ -83,6 +78,16 @@ def as_json(arguments: argparse.Namespace, reply: AdminReply) -> bool:
     if arguments.output == "json":
         print(json.dumps(reply.document, indent=2))
     return bool(arguments.output == "json")
+
+
+def listed(
+    arguments: argparse.Namespace, path: str, headings: Sequence[str], rows: Callable[[Any], Iterable[Sequence[object]]]
+) -> int:
+    """Print the document at `path` as a table, or as JSON."""
+    reply = call(arguments, "GET", path)
+    if not as_json(arguments, reply):
+        print_table(headings, rows(reply.document))
+    return 0
 
 
 def changed(arguments: argparse.Namespace, reply: AdminReply, said: str) -> int:

@@ -8,21 +8,21 @@ from typing import Any
 from urllib.parse import quote
 
 from router.cli.formats import seconds, share
-from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_operation, as_json, call, changed, group, print_table
 from router.cli.options import Commands, pairs
 
 
 def register(commands: Commands) -> None:
     policy = group(commands, "policy", "show or change the policy of a running gateway")
-    add_command(policy, "show", "show the policy in use", _show)
-    add_command(policy, "list", "list the rules that can be chosen", _list)
-    wanted = add_command(policy, "set", "choose another policy", _set, changes=True)
+    add_operation(policy, "show", "show the policy in use", _show)
+    add_operation(policy, "list", "list the rules that can be chosen", _list)
+    wanted = add_operation(policy, "set", "choose another policy", _set, changes=True)
     wanted.add_argument("--name", help="set the further policy of this name, for routes")
     _add_wanted(wanted)
-    removed = add_command(policy, "remove", "remove a further policy", _remove, changes=True)
+    removed = add_operation(policy, "remove", "remove a further policy", _remove, changes=True)
     removed.add_argument("name", help="a policy, as `warmroute policy show` shows them")
     asked = "show what a policy would have chosen at the latest decisions"
-    _add_wanted(add_command(policy, "what-if", asked, _what_if), "default: that of the rule")
+    _add_wanted(add_operation(policy, "what-if", asked, _what_if), "default: that of the rule")
 
 
 def _add_wanted(parser: argparse.ArgumentParser, without: str = "default: as it is now") -> None:

@@ -7,12 +7,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from router.cli.operate.operating import add_command, as_json, call, print_table
+from router.cli.operate.operating import add_operation, as_json, call, print_table
 from router.cli.options import Commands
 
 
 def register(commands: Commands) -> None:
-    add_command(commands, "replicas", "list the gateways of the fleet, as a running gateway hears them", _list)
+    add_operation(commands, "replicas", "list the gateways of the fleet, as a running gateway hears them", _list)
 
 
 def _list(arguments: argparse.Namespace) -> int:

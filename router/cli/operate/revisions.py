@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from router.cli.operate.operating import add_command, as_json, call, changed, group, print_differences, print_table
+from router.cli.operate.operating import add_operation, as_json, call, changed, group, listed, print_differences
 from router.cli.options import Commands
 
 
 def register(commands: Commands) -> None:
     revisions = group(commands, "revisions", "show what was changed in a running gateway, and go back")
-    add_command(revisions, "list", "list the latest changes, newest first", _list)
-    show = add_command(revisions, "show", "show what one revision changed", _show)
-    restore = add_command(revisions, "restore", "go back to the state that a revision made", _restore, changes=True)
+    add_operation(revisions, "list", "list the latest changes, newest first", _list)
+    show = add_operation(revisions, "show", "show what one revision changed", _show)
+    restore = add_operation(revisions, "restore", "go back to the state that a revision made", _restore, changes=True)
     for parser in (show, restore):
         parser.add_argument("number", type=int, help="number of the revision")
-    add_command(commands, "reload", "read the settings of a running gateway again", _reload, changes=True)
+    add_operation(commands, "reload", "read the settings of a running gateway again", _reload, changes=True)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", "/revisions")
-    if not as_json(arguments, reply):
-        rows = [[one[key] for key in ("number", "at", "source", "who", "what")] for one in reply.document["revisions"]]
-        print_table(("revision", "time (UTC)", "source", "who", "what"), rows)
-    return 0
+    fields = ("number", "at", "source", "who", "what")
+    heads = ("revision", "time (UTC)", "source", "who", "what")
+    return listed(
+        arguments, "/revisions", heads, lambda found: ([one[key] for key in fields] for one in found["revisions"])
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -9,27 +9,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_operation, as_json, call, changed, group, listed, print_table
 from router.cli.options import Commands
 from router.config.problems import ConfigError, Problem
 
 
 def register(commands: Commands) -> None:
     routes = group(commands, "routes", "show or change the routes of a running gateway")
-    add_command(routes, "list", "list the routes in the order in which they are tried", _list)
-    chosen = add_command(routes, "set", "use the routes of a file, from the next request on", _set, changes=True)
+    add_operation(routes, "list", "list the routes in the order in which they are tried", _list)
+    chosen = add_operation(routes, "set", "use the routes of a file, from the next request on", _set, changes=True)
     chosen.add_argument("file", metavar="FILE", help="YAML or JSON with a list of routes; - for standard input")
-    shadow = add_command(routes, "shadow", "compare a route's shadow policies with what was chosen", _shadow)
+    shadow = add_operation(routes, "shadow", "compare a route's shadow policies with what was chosen", _shadow)
     shadow.add_argument("name", help="a route, as `warmroute routes list` shows them")
     shadow.add_argument("--window", metavar="SECONDS", type=int, default=600, help="how far to look back (%(default)s)")
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", "/routes")
-    if not as_json(arguments, reply):
-        headings = ("route", "match", "policy", "most requests", "shadow")
-        print_table(headings, [_row(route) for route in reply.document["routes"]])
-    return 0
+    heads = ("route", "match", "policy", "most requests", "shadow")
+    return listed(arguments, "/routes", heads, lambda found: map(_row, found["routes"]))
 
 
 def _row(route: dict[str, Any]) -> tuple[str, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from router.cli.formats import seconds, share
-from router.cli.operate.operating import add_command, call
+from router.cli.operate.admin_options import token_of
+from router.cli.operate.operating import add_operation, call
 from router.cli.options import Commands
 
 if TYPE_CHECKING:
@@ -20,11 +22,13 @@ DIAGNOSE_S = 10.0
 """Time between two diagnoses."""
 NARROWEST = 160
 """Columns where output is not a terminal."""
+SILENT_S = 45.0
+"""Longest time without a byte. The gateway sends a comment every 15 s."""
 _STATES = {"ready": "green", "unhealthy": "red"}
 
 
 def register(commands: Commands) -> None:
-    parser = add_command(commands, "top", "follow the fleet of a running gateway, and what hurts in it", _top)
+    parser = add_operation(commands, "top", "follow the fleet of a running gateway, and what hurts in it", _top)
     parser.add_argument("--once", action="store_true", help="print the fleet once, and end")
 
 
@@ -90,8 +94,6 @@ def _follow(arguments: argparse.Namespace, console: Any, fleet: FollowedFleet) -
     """Draw after each event. A second thread asks for the diagnosis, because the stream may be silent for long."""
     from rich.live import Live
 
-    from router.cli.operate.event_stream import events
-
     threading.Thread(target=_diagnose, args=(arguments, fleet), daemon=True).start()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for name, value in events(arguments, "/admin/v1/fleet?watch=true"):
@@ -112,6 +114,29 @@ def _diagnose(arguments: argparse.Namespace, fleet: FollowedFleet) -> None:
             fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
         except AdminClientError:
             continue  # the stream says that the gateway is gone
+
+
+def events(arguments: argparse.Namespace, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the JSON of each event until the stream ends.
+
+    Raises:
+        AdminClientError: the admin port cannot be reached, or refuses.
+    """
+    # late: `warmroute --help` must not wait for TLS
+    from router.cli.operate.admin_client import stream
+
+    with stream(arguments.url, path, token=token_of(arguments), ca_file=arguments.ca_file, timeout_s=SILENT_S) as lines:
+        yield from parsed(lines)
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for line in lines:
+        field, _, value = line.decode().rstrip("\r\n").partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            yield name, json.loads(value)
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from router.cli.operate.operating import add_command, as_json, call, print_table
+from router.cli.operate.operating import add_operation, as_json, call, print_table
 from router.cli.options import Commands, pairs
 from router.config.problems import ConfigError, Problem
 
@@ -30,7 +30,7 @@ _COMMANDS = (
 def register(workers: Commands) -> None:
     """Add the commands to those of ``warmroute workers``."""
     for command in _COMMANDS:
-        parser = add_command(workers, command.name, command.summary, _run)
+        parser = add_operation(workers, command.name, command.summary, _run)
         parser.add_argument(
             "id", metavar="HOST:PORT", nargs="?", help="id of one worker, in place of the options below"
         )

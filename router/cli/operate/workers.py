@@ -7,20 +7,20 @@ from typing import Any
 from urllib.parse import quote
 
 from router.cli.operate import worker_operations
-from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_operation, call, changed, group, listed
 from router.cli.options import Commands, pairs
 
 
 def register(commands: Commands) -> None:
     workers = group(commands, "workers", "list and change the workers of a running gateway")
-    add_command(workers, "list", "list all workers", _list)
-    add = add_command(workers, "add", "add a worker", _add, changes=True)
+    add_operation(workers, "list", "list all workers", _list)
+    add = add_operation(workers, "add", "add a worker", _add, changes=True)
     add.add_argument("worker_url", metavar="URL", help="http://HOST:PORT of a vLLM endpoint")
     add.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="label (repeatable)")
     add.add_argument("--name", help="name for people, unique in the fleet")
     add.add_argument("--weight", type=float, help="share of the traffic in relation to others (default: 1)")
     add.add_argument("--role", help="what it is for, as a word of your own (default: mixed)")
-    change = add_command(workers, "set", "change settings of a worker", _set, changes=True)
+    change = add_operation(workers, "set", "change settings of a worker", _set, changes=True)
     change.add_argument("id", metavar="HOST:PORT", help="id of the worker")
     change.add_argument(
         "settings",
@@ -28,9 +28,9 @@ def register(commands: Commands) -> None:
         nargs="+",
         help="name, weight, role, maintenance, labels.KEY, kv_events.KEY; without a value: back to the default",
     )
-    remove = add_command(workers, "remove", "remove a worker at once", _remove, changes=True)
-    drain = add_command(workers, "drain", "send a worker no new requests", _drain, changes=True)
-    undrain = add_command(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
+    remove = add_operation(workers, "remove", "remove a worker at once", _remove, changes=True)
+    drain = add_operation(workers, "drain", "send a worker no new requests", _drain, changes=True)
+    undrain = add_operation(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
     for parser in (remove, drain, undrain):
         parser.add_argument("id", metavar="HOST:PORT", help="id of the worker")
     worker_operations.register(workers)
@@ -39,18 +39,8 @@ def register(commands: Commands) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", "/workers")
-    if not as_json(arguments, reply):
-        print_table(
-            ("worker", "name", "state", "requests", "models", "view of its cache", "weight", "role", "labels"),
-            map(_row, _workers(reply)),
-        )
-    return 0
-
-
-def _workers(reply: Any) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = reply.document["workers"]
-    return listed
+    heads = ("worker", "name", "state", "requests", "models", "view of its cache", "weight", "role", "labels")
+    return listed(arguments, "/workers", heads, lambda found: map(_row, found["workers"]))
 
 
 def _row(worker: dict[str, Any]) -> tuple[object, ...]:

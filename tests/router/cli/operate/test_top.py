@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from router.cli.operate import top
-from router.cli.operate.event_stream import parsed
+from router.cli.operate.top import parsed
 
 ROW = {
     "id": "a:1", "worker": "a:1", "name": None, "state": "ready", "role": "mixed", "residency": "exact", "in_flight": 3,
@@ -59,7 +59,7 @@ def test_the_busiest_rows_come_first_and_the_rest_is_counted():
 @pytest.mark.parametrize("name", ["end", "cut"])
 def test_it_draws_each_event_and_ends_with_the_stream(monkeypatch, capsys, name):
     monkeypatch.setattr(
-        "router.cli.operate.event_stream.events", lambda *_: iter([("snapshot", {"rows": [ROW]}), (name, {})])
+        "router.cli.operate.top.events", lambda *_: iter([("snapshot", {"rows": [ROW]}), (name, {})])
     )
     monkeypatch.setattr(top, "_diagnose", lambda *_: None)
     console = Console(file=io.StringIO(), force_terminal=True, width=150, height=30)
