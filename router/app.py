@@ -9,7 +9,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -44,7 +43,6 @@ from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.local import Answer
 from router.gateway.metrics import GatewayMetrics
-from router.gateway.preview import PreviewedRequest
 from router.gateway.server import Gateway, address_of
 from router.metrics.registry import Registry
 from router.placement.decision_log.recorder import Recorder
@@ -67,31 +65,12 @@ from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.tls import WorkerTls
 from router.security.token import guard_of
+from router.telemetry import readings
 from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import Level, set_log_level
 from router.telemetry.loop_lag import LoopLag
-from router.telemetry.readings import (
-    control_readings,
-    discovery_readings,
-    fleet_readings,
-    gateway_readings,
-    identity_readings,
-    limit_readings,
-    link_readings,
-    pinned_readings,
-    placement_readings,
-    policy_readings,
-    process_readings,
-    queue_readings,
-    replica_readings,
-    residency_readings,
-    scaling_readings,
-    setting_readings,
-    trace_readings,
-    watch_readings,
-)
 from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.prompt_identifier import PromptIdentifier
@@ -285,24 +264,26 @@ class System:
         return Exposition(
             self.registry,
             [
-                lambda: fleet_readings(self.fleet),
-                lambda: queue_readings(self.dispatcher.views(self.now_s())),
-                lambda: link_readings(self.dispatcher.links(self.now_s())),
-                lambda: scaling_readings(self.needed()),
-                lambda: pinned_readings(self.dispatcher.pinned.statistics(one.id for one in self.fleet.candidates)),
-                lambda: residency_readings(self.fleet, self.residency),
-                lambda: watch_readings(self.watcher.statistics()),
-                lambda: gateway_readings(self.gateway.statistics()),
-                lambda: limit_readings(self.limits()),
-                lambda: policy_readings(self.dispatcher.named_statistics()),
-                lambda: discovery_readings({} if self.discovery is None else self.discovery.statistics()),
-                lambda: control_readings(self.control.unsaved, self.control.set_aside),
-                lambda: identity_readings(self.identity.statistics()),
-                lambda: setting_readings(self.config, limit),
-                lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
-                lambda: placement_readings(self._member.statistics() if self._member is not None else None),
-                lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),
-                process_readings,
+                lambda: readings.fleet_readings(self.fleet),
+                lambda: readings.queue_readings(self.dispatcher.views(self.now_s())),
+                lambda: readings.link_readings(self.dispatcher.links(self.now_s())),
+                lambda: readings.scaling_readings(self.needed()),
+                lambda: readings.pinned_readings(
+                    self.dispatcher.pinned.statistics(one.id for one in self.fleet.candidates)
+                ),
+                lambda: readings.residency_readings(self.fleet, self.residency),
+                lambda: readings.watch_readings(self.watcher.statistics()),
+                lambda: readings.gateway_readings(self.gateway.statistics()),
+                lambda: readings.limit_readings(self.gateway.limits()),
+                lambda: readings.policy_readings(self.dispatcher.named_statistics()),
+                lambda: readings.discovery_readings({} if self.discovery is None else self.discovery.statistics()),
+                lambda: readings.control_readings(self.control.unsaved, self.control.set_aside),
+                lambda: readings.identity_readings(self.identity.statistics()),
+                lambda: readings.setting_readings(self.config, limit),
+                lambda: readings.replica_readings(self.replica.statistics() if self.replica is not None else None),
+                lambda: readings.placement_readings(self._member.statistics() if self._member is not None else None),
+                lambda: readings.trace_readings(self._traces.statistics() if self._traces is not None else {}),
+                readings.process_readings,
                 self.further_readings,
             ],
         )
@@ -446,11 +427,7 @@ class System:
     async def _in_flight(self) -> Mapping[str, int]:
         return self.in_flight()
 
-    def limits(self) -> list[dict[str, Any]]:
-        return self.gateway.limits()
-
     async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
-        """Carry out an operation on workers, all at once."""
         return await self.operations.run(wanted, workers)
 
     async def serving(self, model: str) -> Collection[str]:
@@ -571,18 +548,6 @@ class System:
     async def _reconcile(self, state: DesiredState) -> None:
         await self.running.prepare(state.settings)
         self.reconciler.reconcile(state)
-
-    async def request_of(
-        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
-    ) -> PreviewedRequest:
-        """Return the request that the gateway would make of these bytes, identified but not dispatched.
-
-        `key_name` is the API key's name.
-
-        Raises:
-            RequestError: the error that the public port would answer.
-        """
-        return await self.gateway.preview(path, headers, body, key_name)
 
     async def drained(self) -> None:
         await self.gateway.drained()

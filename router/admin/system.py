@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
@@ -13,7 +13,7 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
-from router.gateway.preview import PreviewedRequest
+from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
@@ -129,20 +129,12 @@ class ProcessView(AdminView, Protocol):
     @property
     def measurements(self) -> Measurements: ...
 
+    @property
+    def gateway(self) -> Gateway:
+        """The public port: previews of requests, and the fill of limits."""
+
     def in_flight(self) -> Mapping[str, int]:
         """Return requests at each worker, including those of a gateway that this one took over from."""
 
-    def limits(self) -> list[dict[str, Any]]:
-        """Return the fill of each tenant's and key's limits now; see `RateAccount.statistics`."""
-
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
-
-    async def request_of(
-        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
-    ) -> PreviewedRequest:
-        """Return the request that the gateway would make of these bytes, identified but not dispatched.
-
-        Raises:
-            RequestError: the error that the public port would answer.
-        """

@@ -157,7 +157,7 @@ async def explain(call: Call) -> Answer:
     if not question.path.startswith("/"):
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
     headers, body = {name.lower(): value for name, value in question.headers.items()}, _bytes(question.body)
-    previewed = await call.process.request_of(question.path, headers, body, question.key)
+    previewed = await call.process.gateway.preview(question.path, headers, body, question.key)
     dispatcher, now_s = call.process.dispatcher, call.process.now_s()
     explanation, passed_over = _explained(dispatcher, previewed, now_s)
     terms = terms_of(dispatcher.spec_of(previewed.request.policy))

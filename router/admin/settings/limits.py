@@ -45,7 +45,7 @@ class LimitsDocument(Shape):
 @read("limits", LimitsDocument, processes="first")
 async def get_limits(call: Call) -> Answer:
     """What each tenant and key has left of its limits now."""
-    return Answer(LimitsDocument(accounts=[_document(account) for account in call.process.limits()]))
+    return Answer(LimitsDocument(accounts=[_document(account) for account in call.process.gateway.limits()]))
 
 
 def _document(account: dict[str, Any]) -> AccountLimits:

@@ -68,6 +68,7 @@ class FakeSystem:
         self.watcher = SimpleNamespace(
             statistics=self._watches, watch=self.watch, forget=self.forget, test_again=lambda models: None
         )
+        self.gateway = self
         self.accepting = True
         self.replica = None
         self.requests: dict[str, int] = {}
@@ -166,7 +167,7 @@ class FakeSystem:
     async def reconcile(self, state):
         self.reconciler.reconcile(state)
 
-    async def request_of(self, path, headers, body, key_name=None):
+    async def preview(self, path, headers, body, key_name=None):
         self.asked.append((path, dict(headers), body))
         if not body.startswith(b"{"):
             raise RequestError(ErrorKind.INVALID_JSON, "not JSON, as the gateway would say")
