@@ -14,8 +14,8 @@ from router.config.problems import ConfigError, Problem
 COMMANDS = ("serve", "check", "config", "worker")
 
 
-def test_without_arguments_it_helps_and_fails(warmroute):
-    ran = warmroute()
+def test_without_arguments_it_helps_and_fails(inside):
+    ran = inside()
     assert ran.returncode == 2
     assert "usage: warmroute" in ran.stdout
     assert all(re.search(rf"(?m)^\s+{name}\s", ran.stdout) for name in COMMANDS)

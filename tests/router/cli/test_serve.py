@@ -68,27 +68,6 @@ async def test_a_gateway_serves_from_start_to_stop(serve):
         gateway = await serve("--worker", worker.url, "--policy", "lpwl")
         public = (await gateway.until("public port listening"))["url"]
         admin = (await gateway.until("admin port listening"))["url"]
-        await gateway.until("self-test")
-        assert (await client.get(f"{admin}/readyz")).json()["workers_ready"] == 1
-        (listed,) = (await client.get(f"{admin}/admin/v1/workers")).json()["workers"]
-        assert listed["candidates"][0]["residency"] == "exact"
-        assert (await client.get(f"{admin}/admin/v1/policy")).json()["rule"] == "lpwl"
-        assert "warmroute_" in (await client.get(f"{admin}/metrics")).text
-        body = {"model": listed["models"][0]["id"], "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-        assert (await client.post(f"{public}/v1/chat/completions", json=body)).status_code == 200
-        (decision,) = (await client.get(f"{admin}/admin/v1/decisions")).json()["decisions"]
-        assert decision["worker"] == listed["id"]
-        explained = (await client.post(f"{admin}/admin/v1/explain", json={"body": body})).json()
-        assert explained["choice"] == listed["id"]
-        assert explained["candidates"][0]["cached_tokens"] >= 0
-        assert await gateway.stop() == 0
-    assert not any("traceback" in line for line in gateway.log)
-
-
-async def test_the_first_ready_line_says_what_serves_and_what_to_try(serve):
-    async with serving(WorkerSettings(time_scale=0)) as worker:
-        gateway = await serve("--worker", worker.url, "--policy", "lpwl")
-        public = (await gateway.until("public port listening"))["url"]
         ready = await gateway.until("ready")
         assert (ready["workers"], ready["workers_ready"], ready["views"]) == (1, 1, {"exact": 1})
         assert (len(ready["models"]), ready["policy"]) == (1, "lpwl")
@@ -97,16 +76,20 @@ async def test_the_first_ready_line_says_what_serves_and_what_to_try(serve):
         )
         answer, _ = await curl.communicate()
         assert public in ready["try"] and json.loads(answer)["object"] == "chat.completion"
+        assert (await client.get(f"{admin}/readyz")).json()["workers_ready"] == 1
+        (listed,) = (await client.get(f"{admin}/admin/v1/workers")).json()["workers"]
+        assert listed["candidates"][0]["residency"] == "exact"
+        assert (await client.get(f"{admin}/admin/v1/policy")).json()["rule"] == "lpwl"
+        assert "warmroute_" in (await client.get(f"{admin}/metrics")).text
+        body = {"model": listed["models"][0]["id"], "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+        assert (await client.post(f"{public}/v1/chat/completions", json=body)).status_code == 200
+        decision, _ = (await client.get(f"{admin}/admin/v1/decisions")).json()["decisions"]
+        assert decision["worker"] == listed["id"]
+        explained = (await client.post(f"{admin}/admin/v1/explain", json={"body": body})).json()
+        assert explained["choice"] == listed["id"]
+        assert explained["candidates"][0]["cached_tokens"] >= 0
         assert await gateway.stop() == 0
-
-
-async def test_without_workers_the_start_warns_once(serve):
-    gateway = await serve("--processes", "2")
-    warning = await gateway.until(NO_WORKERS)
-    assert warning["level"] == "warning" and "--worker URL" in warning["event"]
-    await gateway.stop()
-    rest = (await gateway.process.stderr.read()).decode()
-    assert NO_WORKERS not in rest
+    assert not any("traceback" in line for line in gateway.log)
 
 
 def test_on_a_terminal_the_log_is_coloured_text_with_one_line_for_people(tmp_path):
@@ -142,31 +125,25 @@ def read_until(descriptor: int, awaited: bytes) -> str:
     return shown.decode()
 
 
-async def test_memory_budgets_are_stated_at_the_start_and_in_effect(serve, dead_port):
+async def test_budgets_and_an_open_admin_port_are_said_and_a_dead_worker_does_not_stop_the_start(serve, dead_port):
     asked = f"limits.max_buffered_body_bytes={1 << 50}"
-    gateway = await serve("--worker", f"127.0.0.1:{dead_port}", "--set", asked)
+    gateway = await serve("--worker", f"127.0.0.1:{dead_port}", "--set", asked, "--admin-host", "0.0.0.0")
     stated = await gateway.until("memory budgets")
     assert stated["limit_bytes"] > 0 and stated["source"] in ("cgroup v2", "cgroup v1", "half of RAM")
     assert stated["max_buffered_body_bytes"] == 1 << 50
     warning = json.loads(await gateway.process.stderr.readline())["event"]
     assert "lower limits.max_buffered_body_bytes, or raise the limit" in warning
     admin = (await gateway.until("admin port listening"))["url"]
+    assert any("without a token" in line["event"] and line["level"] == "warning" for line in gateway.log)
     async with httpx.AsyncClient() as client:
+        unready = await client.get(f"{admin}/readyz")
         config = (await client.get(f"{admin}/admin/v1/config")).json()
         page = (await client.get(f"{admin}/metrics")).text
+    assert (unready.status_code, unready.json()["code"]) == (503, "not_ready")
     assert config["residency"]["memo_bytes"] == stated["memo_bytes"]
     read = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
     assert float(read['warmroute_cache_limit_bytes{cache="prompts"}']) == stated["memo_bytes"]
     assert float(read[f'warmroute_memory_limit_bytes{{source="{stated["source"]}"}}']) == stated["limit_bytes"]
-    assert await gateway.stop() == 0
-
-
-async def test_a_dead_worker_does_not_stop_it(serve, dead_port):
-    gateway = await serve("--worker", f"127.0.0.1:{dead_port}")
-    admin = (await gateway.until("admin port listening"))["url"]
-    async with httpx.AsyncClient() as client:
-        response = await client.get(f"{admin}/readyz")
-    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
     assert await gateway.stop(signal.SIGINT) == 0
 
 
@@ -189,9 +166,11 @@ async def test_a_taken_port_is_named(serve, side):
     assert f"(--{side}port, " in said
 
 
-async def test_two_processes_on_a_unix_socket(serve, tmp_path):
+async def test_two_processes_on_a_unix_socket_warn_once_without_workers(serve, tmp_path):
     path = tmp_path / "public.sock"
     gateway = await serve("--uds", str(path), "--processes", "2")
+    warning = await gateway.until(NO_WORKERS)
+    assert warning["level"] == "warning" and "--worker URL" in warning["event"]
     assert (await gateway.until("process ready"))["process_index"] in (0, 1)
     assert (await gateway.until("public port listening"))["url"] == f"unix:{path}"
     transport = httpx.AsyncHTTPTransport(uds=str(path))
@@ -199,6 +178,7 @@ async def test_two_processes_on_a_unix_socket(serve, tmp_path):
         assert (await client.get("/livez")).status_code == 200
     assert await gateway.stop() == 0
     assert not path.exists()
+    assert NO_WORKERS not in (await gateway.process.stderr.read()).decode()
 
 
 async def test_a_key_opens_a_worker_and_stays_out_of_sight(serve, guarded):
@@ -230,10 +210,3 @@ async def test_too_few_open_files_are_said(serve):
     assert warning["level"] == "warning"
     assert "RLIMIT_NOFILE allows 1024" in warning["event"]
     assert await gateway.stop() == 0
-
-
-async def test_an_open_admin_port_is_warned_of(serve):
-    served = await serve("--admin-host", "0.0.0.0", "--worker", "http://127.0.0.1:9")
-    await served.until("admin port listening")
-    assert any("without a token" in line["event"] and line["level"] == "warning" for line in served.log)
-    assert await served.stop() == 0

@@ -123,26 +123,37 @@ def flags(report):
     return [advice.flag for advice in report.advice]
 
 
-async def test_a_worker_with_every_flag_needs_no_advice(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)))
-    assert (report.residency, report.advice, report.problem) == (Residency.EXACT, [], None)
+ALL, EVENTLESS = WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), WorkerFacts("0.33.0", (CARD,), CACHES)
+EXACT, APPROXIMATE, OFF = Residency.EXACT, Residency.APPROXIMATE, Residency.OFF
+CACHING, DETAILS = ["--enable-prefix-caching"], ["--enable-prompt-tokens-details"]
+OTHERS, NO_REUSE = CacheTrialResult(100, None, None, "other traffic"), CacheTrialResult(100, None, 0)
+ADDRESSES = [f"open tcp://a:{port}, or set the worker's kv_events.endpoint" for port in (5557, 5657)]
 
 
-async def test_without_kv_events_the_flag_is_named(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES))
-    assert report.residency is Residency.APPROXIMATE
-    (flag,) = flags(report)
-    assert flag.startswith("--kv-events-config '{")
-    pasted = json.loads(flag.split("'")[1])
-    assert pasted["enable_kv_cache_events"] is True
-    assert pasted["endpoint"] != pasted["replay_endpoint"]
+@pytest.mark.parametrize(
+    ("facts", "options", "residency", "advised", "reason"),
+    [
+        (ALL, {}, EXACT, [], "publishes KV events"),
+        (ALL, {"reports": None}, EXACT, [], ""),
+        (ALL, {"reports": False}, EXACT, DETAILS, ""),
+        (EVENTLESS, {}, APPROXIMATE, [examine.EVENTS_FLAG], ""),
+        (EVENTLESS, {"reports": OTHERS}, APPROXIMATE, [examine.EVENTS_FLAG, *DETAILS], ""),
+        (ALL, {"reachable": False}, APPROXIMATE, ADDRESSES, "tcp://a:5557, tcp://a:5657"),
+        (ALL, {"exact": False}, APPROXIMATE, ["--model-dir DIR (to warmroute serve)"], "no token ids for m: as the"),
+        (replace(EVENTLESS, caches={0: RankCache(16, 1000, False)}), {}, OFF, CACHING, "prefix caching is off"),
+        (EVENTLESS, {"reports": NO_REUSE}, OFF, CACHING, "none of 100 prompt tokens were cached"),
+    ],
+)
+async def test_what_a_worker_reports_decides_its_view_and_the_advice(found, facts, options, residency, advised, reason):
+    report = await found(facts, **options)
+    assert (report.residency, report.problem) == (residency, None)
+    assert flags(report) == advised
+    assert reason in report.reason
 
 
-async def test_events_out_of_reach(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), reachable=False)
-    assert report.residency is Residency.APPROXIMATE
-    assert "tcp://a:5557, tcp://a:5657" in report.reason
-    assert all("kv_events.endpoint" in flag for flag in flags(report))
+def test_the_flag_for_events_can_be_pasted():
+    pasted = json.loads(examine.EVENTS_FLAG.split("'")[1])
+    assert pasted["enable_kv_cache_events"] is True and pasted["endpoint"] != pasted["replay_endpoint"]
 
 
 async def test_offloaded_blocks_named_by_hash_alone_bring_the_flag_that_names_them(found, monkeypatch):
@@ -150,50 +161,16 @@ async def test_offloaded_blocks_named_by_hash_alone_bring_the_flag_that_names_th
         return True
 
     monkeypatch.setattr(examine, "names_by_hash", by_hash)
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)))
+    report = await found(ALL)
     assert report.residency is Residency.EXACT
     (flag,) = flags(report)
     assert "self_describing_kv_events" in flag
 
 
-async def test_without_replay_and_details_both_flags_are_named(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(None),)), reports=False)
+async def test_without_a_replay_socket_the_flag_says_so(found):
+    report = await found(replace(ALL, event_sources=(source(None),)), reports=False)
     assert report.residency is Residency.EXACT
-    assert "replay_endpoint is missing" in flags(report)[0]
-    assert flags(report)[1] == "--enable-prompt-tokens-details"
-
-
-async def test_without_token_ids_the_view_is_approximate(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), exact=False)
-    assert report.residency is Residency.APPROXIMATE
-    assert report.reason == "no token ids for m: as the test says"
-    assert flags(report) == ["--model-dir DIR (to warmroute serve)"]
-    assert report.prompts == {"m": "as the test says"}
-
-
-async def test_without_prefix_caching_the_view_is_off(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), {0: RankCache(16, 1000, False)}))
-    assert report.residency is Residency.OFF
-    assert flags(report) == ["--enable-prefix-caching"]
-
-
-async def test_a_worker_whose_counter_shows_no_reuse_is_off(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=CacheTrialResult(100, None, 0))
-    assert (report.residency, flags(report)) == (Residency.OFF, ["--enable-prefix-caching"])
-    assert report.reason == "none of 100 prompt tokens were cached when the same prompt came again"
-    assert "placed by load alone" in report.advice[0].why
-
-
-async def test_a_worker_that_cannot_be_judged_is_approximate(found):
-    report = await found(
-        WorkerFacts("0.33.0", (CARD,), CACHES), reports=CacheTrialResult(100, None, None, "other traffic")
-    )
-    assert report.residency is Residency.APPROXIMATE
-
-
-async def test_unknown_whether_details_are_reported(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), reports=None)
-    assert report.advice == []
+    assert "replay_endpoint is missing" in flags(report)[0] and flags(report)[1:] == DETAILS
 
 
 @pytest.mark.parametrize(
@@ -239,7 +216,7 @@ async def test_each_chat_of_the_self_test_is_compared(embedded):
     assert (model, chats) == (report.facts.models[0].id, dict.fromkeys(CHATS, "alike"))
 
 
-async def test_a_worker_with_another_chat_template_is_not_exact(embedded, warmroute):
+async def test_a_worker_with_another_chat_template_is_not_exact(embedded, inside):
     url = await embedded(chat_template=TEMPLATE)
     (report,) = await examined(url)
     model = report.facts.models[0].id
@@ -247,7 +224,7 @@ async def test_a_worker_with_another_chat_template_is_not_exact(embedded, warmro
     assert report.reason.startswith(f"the worker renders chats of {model} differently (a question: ")
     assert flags(report) == [f"models.{model}.chat_template (setting of warmroute serve)"]
     assert "alike" not in report.chats[model].values()
-    ran = await asyncio.to_thread(warmroute, "check", "--worker", url)
+    ran = await asyncio.to_thread(inside, "check", "--worker", url)
     assert f"chat of {model}, a question: " in ran.stdout and "exact:" not in ran.stdout
 
 
@@ -279,11 +256,14 @@ async def test_the_whole_command_on_an_embedded_worker(embedded, warmroute):
     assert "the settings are valid" in ran.stdout
     assert "exact: publishes KV events" in ran.stdout
     assert "--enable-prompt-tokens-details" in ran.stdout
-    as_json = await asyncio.to_thread(warmroute, "check", "--worker", url, "--json", "--no-requests")
-    document = json.loads(as_json.stdout)
+
+
+async def test_a_report_as_json(embedded, inside):
+    url = await embedded(prompt_tokens_details=False)
+    document = json.loads((await asyncio.to_thread(inside, "check", "--worker", url, "--json", "--no-requests")).stdout)
     assert document["problems"] == []
-    assert document["workers"][0]["residency"] == "exact"
-    assert document["workers"][0]["reports_cached_tokens"] is None
+    (worker,) = document["workers"]
+    assert (worker["residency"], worker["reports_cached_tokens"]) == ("exact", None)
 
 
 async def test_a_worker_that_wants_a_key(guarded):
@@ -301,13 +281,13 @@ async def test_a_worker_that_wants_a_key(guarded):
     assert "sk-5371" not in str(right)
 
 
-async def test_the_whole_command_on_a_worker_that_wants_a_key(guarded, warmroute):
+async def test_a_key_of_the_environment_is_used_and_not_shown(guarded, inside):
     async with guarded("sk-5371") as worker:
-        ran = await asyncio.to_thread(warmroute, "check", "--worker", worker.url)
+        ran = await asyncio.to_thread(inside, "check", "--worker", worker.url)
         assert ran.returncode == 1
         assert f"--worker: worker {worker.bound.url.removeprefix('http://')}: requires an API key" in ran.stderr
         env = {"WARMROUTE_WORKERS": json.dumps([{"url": worker.url, "api_key": "sk-5371"}])}
-        ran = await asyncio.to_thread(lambda: warmroute("check", env=env))
+        ran = await asyncio.to_thread(lambda: inside("check", env=env))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "sk-5371" not in ran.stdout
 

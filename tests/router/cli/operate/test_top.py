@@ -58,9 +58,7 @@ def test_the_busiest_rows_come_first_and_the_rest_is_counted():
 
 @pytest.mark.parametrize("name", ["end", "cut"])
 def test_it_draws_each_event_and_ends_with_the_stream(monkeypatch, capsys, name):
-    monkeypatch.setattr(
-        "router.cli.operate.top.events", lambda *_: iter([("snapshot", {"rows": [ROW]}), (name, {})])
-    )
+    monkeypatch.setattr("router.cli.operate.top.events", lambda *_: iter([("snapshot", {"rows": [ROW]}), (name, {})]))
     monkeypatch.setattr(top, "_diagnose", lambda *_: None)
     console = Console(file=io.StringIO(), force_terminal=True, width=150, height=30)
     assert top._follow(argparse.Namespace(), console, top.FollowedFleet()) == 1
