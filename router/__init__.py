@@ -10,7 +10,7 @@
 - `admin`: the operators' API. `cli`: the commands. `config`: the settings. `security`: keys, TLS, tenants.
 - `telemetry`: metrics and logs.
 
-`app.System` is the composition root. Imported by `loadtest`. pyproject.toml holds the order of imports.
+`app.GatewayProcess` is the composition root. Imported by `loadtest`. pyproject.toml holds the order of imports.
 """
 
 import policies  # noqa: F401  its import of numpy must be the first

@@ -43,7 +43,7 @@ from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.local import Answer
 from router.gateway.metrics import GatewayMetrics
-from router.gateway.server import Gateway, address_of
+from router.gateway.server import PublicServer, address_of
 from router.metrics.registry import Registry
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
@@ -84,7 +84,7 @@ YOUNG_OBJECTS = 10_000
 """New containers between two young collections. One collection takes well under a millisecond."""
 
 
-class System:
+class GatewayProcess:
     """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.ProcessView`.
 
     `observer` sees what the watch of the workers learns. `answers` are further answers of the public port, by path.
@@ -212,7 +212,7 @@ class System:
         number = self._resources.process + 1
         return Replica(self.config, replica=self._resources.replica, process=number, placements=placements)
 
-    def _build_gateway(self) -> Gateway:
+    def _build_gateway(self) -> PublicServer:
         config = self.config
         shared = replace(
             config,
@@ -231,7 +231,7 @@ class System:
             self._traces,
             self._instance,
         )
-        return Gateway(context)
+        return PublicServer(context)
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config

@@ -15,7 +15,7 @@ from contextlib import suppress
 import uvloop
 
 from router.admin.system import TakeoverState
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control.change import NotAppliedError
@@ -44,7 +44,9 @@ _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"
 class Lifecycle:
     """Run `system` until a signal ends it or a new process has taken over."""
 
-    def __init__(self, system: System, environment: Mapping[str, str] = os.environ, command: str = "serve") -> None:
+    def __init__(
+        self, system: GatewayProcess, environment: Mapping[str, str] = os.environ, command: str = "serve"
+    ) -> None:
         self._command = command
         self._system = system
         self._config = system.config
@@ -347,7 +349,7 @@ async def serve(config: Config, sources: Sources | None = None) -> int:
     once."""
     for warning in warnings(config):
         log.warning(warning)
-    return await Lifecycle(System(config, sources=sources)).run()
+    return await Lifecycle(GatewayProcess(config, sources=sources)).run()
 
 
 def run(config: Config, sources: Sources | None = None) -> int:

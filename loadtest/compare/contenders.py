@@ -27,7 +27,7 @@ READY_LIMIT_S = 60.0
 SETTLE_S = 1.0
 """Pause after the last worker is registered: the peers do not report when their event subscriptions are ready."""
 OWN = "warmroute"
-_PEERS: Mapping[str, tuple[tuple[str, ...], str]] = {
+PEERS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sglang-router": (("sglang-router", "launch"), "warn"),
     "vllm-router": (("vllm-router",), "warning"),
     "smg": (("smg", "launch"), "warn"),
@@ -112,8 +112,8 @@ def parse_contender(text: str) -> Contender:
     """
     first, *flags = shlex.split(text) or [""]
     router, _, policy = first.partition(":")
-    if router not in (OWN, *_PEERS) or not policy:
-        raise UnknownContender(f"{text!r} is not ROUTER:POLICY with ROUTER one of {', '.join((OWN, *_PEERS))}")
+    if router not in (OWN, *PEERS) or not policy:
+        raise UnknownContender(f"{text!r} is not ROUTER:POLICY with ROUTER one of {', '.join((OWN, *PEERS))}")
     return Contender(" ".join([first, *flags]), router, policy, tuple(flags))
 
 
@@ -159,7 +159,7 @@ def _own_command(policy: str, site: Site) -> list[str]:
 
 
 def _peer_command(contender: Contender, site: Site) -> list[str]:
-    (program, *subcommand), level = _PEERS[contender.router]
+    (program, *subcommand), level = PEERS[contender.router]
     command = [str(site.environment / "bin" / program), *subcommand, "--worker-urls", *site.worker_urls]
     command += ["--policy", contender.policy, "--host", "127.0.0.1", "--port", str(site.port)]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.side_port), "--log-level", level]

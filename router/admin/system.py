@@ -13,7 +13,7 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
-from router.gateway.server import Gateway
+from router.gateway.server import PublicServer
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
@@ -130,7 +130,7 @@ class ProcessView(AdminView, Protocol):
     def measurements(self) -> Measurements: ...
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> PublicServer:
         """The public port: previews of requests, and the fill of limits."""
 
     def in_flight(self) -> Mapping[str, int]:

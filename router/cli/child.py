@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from router.app import System
+from router.app import GatewayProcess
 from router.process.children.child import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]), System))
+    raise SystemExit(main(int(sys.argv[1]), GatewayProcess))

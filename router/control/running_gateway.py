@@ -13,7 +13,7 @@ from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig,
 from router.control.change import NotAppliedError
 from router.control.state.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
 from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing
-from router.gateway.server import Gateway
+from router.gateway.server import PublicServer
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.chosen_policy import spec_of
@@ -32,7 +32,7 @@ class RunningGateway:
         config: Config,
         fleet: Fleet,
         watcher: Watcher,
-        gateway: Gateway,
+        gateway: PublicServer,
         identity: PromptIdentifier,
         dispatcher: Dispatcher,
         now_s: Callable[[], float],

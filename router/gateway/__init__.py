@@ -5,7 +5,7 @@
 - `rewrites/`: the named changes to request bodies.
 - `flow/`: one forwarded request's life, from its identification to its end.
 - `queues/`: requests that wait for a worker.
-- `server.Gateway` listens; `client.ClientConnection` reads requests; `local` answers requests that need no worker.
+- `server.PublicServer` listens; `client.ClientConnection` reads requests; `local` answers requests that need no worker.
 - `quarantine` limits the damage of a query of death. `assembly` builds the parts.
 - `metrics` are the counters and histograms that the gateway writes to.
 """

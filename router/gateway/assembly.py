@@ -1,4 +1,4 @@
-"""Build the parts of one gateway and connect them. Only `server.Gateway` holds all of them."""
+"""Build the parts of one gateway and connect them. Only `server.PublicServer` holds all of them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _SHORTEST_SWEEP_S = 0.01
 _LOOK_S = 0.1
 
 
-class Gateway:
+class PublicServer:
     """The data plane: listens on the configured address and forwards requests.
 
     One timer checks all deadlines, so that a stream needs no timer of its own. A timeout is late by at most one sweep,

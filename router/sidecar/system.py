@@ -1,4 +1,4 @@
-"""A gateway beside one worker: `router.app.System` with a drain for the worker, and the worker's own process."""
+"""A gateway beside one worker: `router.app.GatewayProcess` with a drain for the worker, and the worker itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvloop
 from msgspec.structs import replace
 
 from backends.vllm.control import WorkerClient
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config, DiscoveryConfig, RedisConfig
 from router.control.start import Sources
 from router.lifecycle import Lifecycle
@@ -37,7 +37,7 @@ LAST_ERRORS_S = 1.0
 log = logging.getLogger("warmroute.sidecar")
 
 
-class SidecarProcess(System):
+class SidecarProcess(GatewayProcess):
     """One sidecar. `command` starts the worker as a child process, if given; `on_end` is called when it has ended."""
 
     def __init__(

@@ -132,7 +132,7 @@ def placement_readings(member: Mapping[str, Any] | None) -> Iterator[Reading]:
 
 
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
-    """Yield gauges of the data plane, from `Gateway.statistics()` (empty while it does not listen)."""
+    """Yield gauges of the data plane, from `PublicServer.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
     yield "warmroute_connections_closed", ("refused",), plane.get("connections_refused", 0)
     yield "warmroute_connections_closed", ("evicted",), plane.get("connections_evicted", 0)
@@ -159,7 +159,7 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
-    """Yield the fill and the counters of each account that has limits, from `Gateway.limits()`."""
+    """Yield the fill and the counters of each account that has limits, from `PublicServer.limits()`."""
     for account in accounts:
         name = account["account"]
         yield "warmroute_limit_running_requests", (name,), account["running"]

@@ -9,7 +9,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import SHIPPED_MODEL, WorkerSettings
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import (
     Config,
     DiscoveryConfig,
@@ -39,7 +39,7 @@ class Gateway:
     def __init__(self, file, **health):
         self._file = file
         file.write_text("[]")
-        self.system = System(settings(file, **health))
+        self.system = GatewayProcess(settings(file, **health))
 
     async def __aenter__(self):
         await self.system.start()

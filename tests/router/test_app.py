@@ -1,6 +1,6 @@
 import msgspec
 
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config, WorkerConfig
 from router.control.change import Change
 from router.control.state.edits import add_worker, remove_worker
@@ -9,7 +9,7 @@ from tests.support.metrics import counted
 
 
 async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeypatch):
-    system = System(Config())
+    system = GatewayProcess(Config())
     looked = []
     monkeypatch.setattr(system.watcher, "look_again", lambda: looked.append(True))
     for callback in system.fleet.on_unknown_model:
@@ -19,8 +19,8 @@ async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeyp
 
 
 async def test_every_reading_is_in_the_catalogue():
-    system = System(Config())
-    page, content_type = system.exposition()
+    system = GatewayProcess(Config())
+    page, content_type = await system.exposition()
     assert b"warmroute_index_hashes" in page
     assert b"warmroute_buffered_bytes" in page
     assert content_type.startswith("text/plain")
@@ -28,7 +28,7 @@ async def test_every_reading_is_in_the_catalogue():
 
 
 async def test_policy_errors_are_counted_and_logged_once(caplog):
-    system = System(Config())
+    system = GatewayProcess(Config())
     failures = system.dispatcher._runner._failed, system.running._failed
     for failed, first in zip(failures, (True, False), strict=True):
         failed("mine", "it raised KeyError('x')", first)
@@ -41,7 +41,7 @@ async def test_policy_errors_are_counted_and_logged_once(caplog):
 async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_leaves():
     key = KeyEntry("alice", digest_of(new_key().encode())).line
     settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "auth": {"api_keys": [key]}}
-    system = System(msgspec.convert(settings, Config))
+    system = GatewayProcess(msgspec.convert(settings, Config))
     await system.start()
     try:
         worker = WorkerConfig(url="https://127.0.0.1:9", api_key="the-key-of-the-worker")
@@ -57,7 +57,7 @@ async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_le
 async def test_policies_see_the_labels_of_configured_and_of_added_workers():
     workers = [{"url": "http://127.0.0.1:9", "labels": {"lane": "prefill"}}]
     settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": workers}
-    system = System(msgspec.convert(settings, Config))
+    system = GatewayProcess(msgspec.convert(settings, Config))
     await system.start()
     try:
         worker = WorkerConfig(url="http://127.0.0.1:10", labels={"lane": "decode"})

@@ -17,7 +17,7 @@ from router.gateway.assembly import GatewayContext
 from router.gateway.flow.request_trace import TraceSink
 from router.gateway.metrics import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
-from router.gateway.server import Gateway
+from router.gateway.server import PublicServer
 from router.metrics.registry import Registry
 from router.placement import dispatcher
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
@@ -178,7 +178,7 @@ class Rig:
         identity = cast("PromptIdentifier", self.identity)
         metrics = GatewayMetrics(self.registry)
         context = GatewayContext(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
-        self.gateway = Gateway(context)
+        self.gateway = PublicServer(context)
         self.workers: list[ScriptedWorker] = []
         self.address = ""
         self._writers: list[asyncio.StreamWriter] = []

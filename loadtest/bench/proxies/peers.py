@@ -8,10 +8,10 @@ from pathlib import Path
 
 from loadtest.bench.frames import MODEL
 from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy
-from loadtest.compare.contenders import PACKAGES, Site, Worker, parse_contender, running_router
+from loadtest.compare.contenders import PEERS, Site, Worker, parse_contender, running_router
 from loadtest.fleet.ports import free_ports
 
-ROUTERS = tuple(PACKAGES)
+ROUTERS = tuple(PEERS)
 
 
 def router(name: str, policy: str, environment: Path) -> Entrant:

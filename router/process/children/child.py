@@ -42,7 +42,7 @@ class ChildResources:
 
 
 class ChildGateway(Protocol):
-    """What a child process runs: `router.app.System`."""
+    """What a child process runs: `router.app.GatewayProcess`."""
 
     async def start(self) -> None: ...
 

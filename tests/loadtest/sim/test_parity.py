@@ -2,7 +2,7 @@
 
 What the simulator's gateway is told is taped: workers and their probes, KV events on vLLM's wire, load reports, and the
 edges of every request, with prompts as token ids. The tape is then played to the core that `warmroute serve` puts
-together (`router.app.System`), which is told of every token at its own time, as a data plane would tell it.
+together (`router.app.GatewayProcess`), which is told of every token at its own time, as a data plane would tell it.
 """
 
 from array import array
@@ -19,7 +19,7 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
 from policies.spec import PolicySpec
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config, PolicyConfig
 from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet.fleet import Fleet
@@ -130,7 +130,7 @@ class Live:
     """The gateway's core as it is put together for serving, and a clock that says what the tape says."""
 
     def __init__(self, policy):
-        self.system = System(Config(policy=PolicyConfig(rule=policy, seed=POLICY_SEED)))
+        self.system = GatewayProcess(Config(policy=PolicyConfig(rule=policy, seed=POLICY_SEED)))
         self.tickets, self.decisions, self.now_s = {}, {}, 0.0
 
     def play(self, tape):

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from backends.simulated import serving as embedded_serving
 from backends.simulated.settings import WorkerSettings
-from router.app import System
+from router.app import GatewayProcess
 from router.cli.main import main
 from router.config.model import Config
 
@@ -97,7 +97,7 @@ def settings() -> dict[str, object]:
 
 @pytest.fixture
 async def system(settings):
-    system = System(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0, **settings}, Config))
+    system = GatewayProcess(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0, **settings}, Config))
     await system.start()
     yield system
     await system.aclose(0.0)

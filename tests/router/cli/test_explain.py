@@ -10,7 +10,7 @@ from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from policies.spec import PolicySpec
 from policies.view import Decision
-from router.app import System
+from router.app import GatewayProcess
 from router.cli.main import main
 from router.config.model import Config, ModelConfig
 from router.placement.request import Request
@@ -22,7 +22,7 @@ BODY = {"messages": [{"role": "user", "content": "hello " * 200}], "max_tokens":
 class Gateway:
     """A gateway on free ports, and the model that its workers serve."""
 
-    def __init__(self, system: System, model: str) -> None:
+    def __init__(self, system: GatewayProcess, model: str) -> None:
         self.system = system
         self.model = model
         self.url = f"http://{system._admin.address}"
@@ -44,7 +44,7 @@ def gateway():
                 "workers": [{"url": worker.url} for worker in served],
                 **settings,
             }
-            system = System(msgspec.convert(config, Config))
+            system = GatewayProcess(msgspec.convert(config, Config))
             await system.start()
             stack.push_async_callback(system.aclose, 0.0)
             changed = asyncio.Event()

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from backends.simulated.settings import shipped_model_dir
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config, KvEventsConfig, ModelConfig, WorkerConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
@@ -18,7 +18,7 @@ WORKER = {"url": "http://127.0.0.1:9", "labels": {"rack": "1"}, "maintenance": T
 @pytest.fixture
 async def system():
     settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": [WORKER]}
-    system = System(msgspec.convert(settings, Config))
+    system = GatewayProcess(msgspec.convert(settings, Config))
     await system.start()
     yield system
     await system.aclose()

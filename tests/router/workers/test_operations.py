@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backends.simulated.serving import serving
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config
 from tests.router.workers.test_watcher import FAST, eventually
 
@@ -53,7 +53,7 @@ async def site():
                 "health": {"probe_interval_s": 0.1},
                 "workers": [{"url": worker.url} for worker in workers],
             }
-            system = System(msgspec.convert(config, Config))
+            system = GatewayProcess(msgspec.convert(config, Config))
             await system.start()
             stack.push_async_callback(system.aclose, 0.0)
             client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from router.app import System
+from router.app import GatewayProcess
 from router.config.model import Config, PolicyConfig, RouteConfig, RouteLimitsConfig, RouteQueueConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
@@ -19,7 +19,7 @@ SETTINGS = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "policies": {"batch
 
 @pytest.fixture
 async def system():
-    system = System(msgspec.convert(SETTINGS, Config))
+    system = GatewayProcess(msgspec.convert(SETTINGS, Config))
     await system.start()
     yield system
     await system.aclose()
