@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -69,8 +69,7 @@ def _routes(port: Port, *, recorded: bool) -> list[Route]:
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operation in port.operations.values():
         paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, port, recorded=recorded)
-    description = msgspec.json.encode(openapi_document())
-    paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}
+    paths[OPENAPI_PATH] = {"GET": _openapi}
     return [Route(path, partial(_by_method, methods), methods=list(methods)) for path, methods in paths.items()]
 
 
@@ -85,7 +84,12 @@ async def _by_method(methods: dict[str, Callable[[Request], Awaitable[Response]]
         return await answer_bug(request, error)
 
 
-async def _openapi(document: bytes, request: Request) -> Response:
+async def _openapi(request: Request) -> Response:
     check(request)
     check_accept(request, "application/json")
-    return Response(document, media_type="application/json")
+    return Response(_description(), media_type="application/json")
+
+
+@cache
+def _description() -> bytes:
+    return msgspec.json.encode(openapi_document())

@@ -1,4 +1,4 @@
-"""Live settings that are a mapping by names which operators choose, and the changes of one entry."""
+"""Live settings that are a mapping by names which operators choose, and the changes of one entry or of all."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class NamedSettings:
     one: str
     of: Callable[[LiveSettings], Entries]
     put: Callable[[LiveSettings, dict[str, Any]], LiveSettings]
+
+    def set_all(self, entries: Entries) -> Edit:
+        return lambda settings: self.put(settings, dict(entries))
 
     def set_one(self, name: str, entry: Any) -> Edit:
         return lambda settings: self.put(settings, {**self.of(settings), name: entry})

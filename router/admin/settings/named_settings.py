@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from router.admin import changes
-from router.admin.documents import Shape, merge_patch_of
+from router.admin.documents import Body, Shape, merge_patch_of
 from router.admin.http.paging import page_of, paged
 from router.admin.http.problems import AdminError, not_found
 from router.admin.operations import Answer, Call, Operation, change, read
@@ -51,6 +51,12 @@ class Tenants(Shape):
     next: str | None = None
 
 
+class NewNamedLimits(Body):
+    """The limits of all tenants, or of all keys, by name."""
+
+    limits: dict[str, RateLimitsConfig]
+
+
 class NamedLimits(Shape):
     """Limits of tenants or keys by name. Their fields are those of the setting `limits.tenants`.
 
@@ -62,12 +68,19 @@ class NamedLimits(Shape):
 
 
 def _operations_of(
-    settings: NamedSettings, path: str, noun: str, about: str, entry: _Kind, patch: _Kind, gives: _Kind
+    settings: NamedSettings,
+    path: str,
+    noun: str,
+    about: str,
+    entry: _Kind,
+    patch: _Kind,
+    gives: _Kind,
+    every: _Kind | None = None,
 ) -> tuple[Operation, ...]:
     """Return the operations of one kind of settings, at `path` below /admin/v1. A name may have slashes in it.
 
     Their names end in `noun`, and `about` is an entry in words. `gives` is the document of a page; its first field has
-    the entries.
+    the entries. With `every`, the document of all entries, these can be replaced at once.
     """
     each, missing = f"{path}/{{name:path}}", {404: "there is no entry with that name"}
     title, field = f"{about[0].upper()}{about[1:]}", gives.__struct_fields__[0]
@@ -95,6 +108,15 @@ def _operations_of(
         entries = settings.of(call.system.control.state.settings)
         names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
         return Answer(gives(**{field: {name: entries[name] for name in names}, "next": cursor}))
+
+    summary = f"Replace {about}, for all names at once."
+
+    @change("PUT", path, name=f"set_{noun}s", summary=summary, takes=every, gives=gives)
+    async def set_all(call: Call) -> Answer:
+        entries = getattr(call.body, field)
+        outcome = await changes.make(call, settings.set_all(entries), f"set every {settings.one}")
+        shown = Answer(gives(**{field: entries, "next": None}))
+        return changes.dry(outcome) if call.dry_run else changes.done(outcome, shown)
 
     @read(each, entry, name=f"get_{noun}", summary=f"{title}.", problems=missing, versioned=True)
     async def show(call: Call) -> Answer:
@@ -124,10 +146,10 @@ def _operations_of(
     async def remove(call: Call) -> Answer:
         return await changes.answered(call, await known(call, settings.remove(call.path["name"]), "removed"))
 
-    return page, show, put, change_one, remove
+    return page, *((set_all,) if every else ()), show, put, change_one, remove
 
 
-_LIMITS = (RateLimitsConfig, RateLimitsChange, NamedLimits)
+_LIMITS = (RateLimitsConfig, RateLimitsChange, NamedLimits, NewNamedLimits)
 NAMED_OPERATIONS = (
     *_operations_of(
         named_settings.MODELS, "models", "model", "the settings of a model", ModelConfig, ModelChange, Models

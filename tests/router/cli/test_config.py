@@ -37,26 +37,16 @@ WORKERS = (
 )
 
 
-def test_origins_name_file_line_variable_or_flag(inside, tmp_path):
-    (tmp_path / "w.yaml").write_text("host: h\ntimeouts:\n  total_s: 50\nport: 7\nworkers: [a:1]\n")
-    ran = inside("config", "--config", "w.yaml", "--origins", "--port", "8", env={"WARMROUTE_HOST": "i"})
-    assert ran.stdout.splitlines() == [
-        'host: "i"  # WARMROUTE_HOST',
-        "port: 8  # --port",
-        f"workers: {WORKERS}  # w.yaml:5:1",
-        "timeouts.total_s: 50.0  # w.yaml:3:3",
-    ]
-    assert inside("config", "--origins").stdout == "every setting has its default\n"
-
-
-def test_origins_name_the_option_set(inside, tmp_path):
+def test_origins_name_file_line_variable_or_option(inside, tmp_path):
     (tmp_path / "w.yaml").write_text(
         "host: h\n\n# the fleet\n\nworkers:\n  - url: a:1\npolicy:\n  params: {}\ntimeouts:\n  total_s: 50\n"
     )
-    ran = inside("config", "--config", "w.yaml", "--origins", "--set", "port=9000", "--set", "timeouts.connect_s=1")
+    options = ("--set", "port=9000", "--set", "timeouts.connect_s=1", "--admin-port", "8")
+    ran = inside("config", "--config", "w.yaml", "--origins", *options, env={"WARMROUTE_HOST": "i"})
     assert ran.stdout.splitlines() == [
-        'host: "h"  # w.yaml:1:1',
+        'host: "i"  # WARMROUTE_HOST',
         "port: 9000  # --set port",
+        "admin_port: 8  # --admin-port",
         f"workers: {WORKERS}  # w.yaml:5:1",
         "policy.params: {}  # w.yaml:8:3",
         "timeouts.connect_s: 1.0  # --set timeouts.connect_s",
@@ -64,6 +54,7 @@ def test_origins_name_the_option_set(inside, tmp_path):
     ]
     emptied = inside("config", "--config", "w.yaml", "--origins", "--set", "workers=[]")
     assert "workers: []  # --set workers" in emptied.stdout.splitlines()
+    assert inside("config", "--origins").stdout == "every setting has its default\n"
 
 
 def test_keys_are_not_shown(inside):

@@ -94,20 +94,16 @@ async def test_the_raw_document_is_printed_as_json(gateway, explain):
     assert set(document["candidates"][0]["terms"]) <= set(document["terms"])
 
 
-async def test_an_excluded_worker_is_named_with_its_reason(gateway, explain):
+async def test_an_excluded_worker_is_named_and_without_any_the_request_would_queue(gateway, explain):
     async with gateway(2) as gate:
-        drained = gate.system.fleet.endpoints[0].id
-        gate.system.fleet.drain(drained)
-        _, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
-    assert f"  {drained}: draining: drained by the operator" in out.partition("Not considered:")[2]
-
-
-async def test_without_a_ready_worker_the_request_would_queue(gateway, explain):
-    async with gateway(1) as gate:
-        gate.system.fleet.drain(gate.system.fleet.endpoints[0].id)
-        returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
-    assert returncode == 0
-    assert out.startswith("Queue: the request would wait in the gateway until a worker is ready. Reason: no worker")
+        body, (drained, other) = {"model": gate.model, **BODY}, gate.system.fleet.endpoints
+        gate.system.fleet.drain(drained.id)
+        _, out, _ = await explain(body, "--url", gate.url)
+        gate.system.fleet.drain(other.id)
+        code, nobody, _ = await explain(body, "--url", gate.url)
+    assert f"  {drained.id}: draining: drained by the operator" in out.partition("Not considered:")[2]
+    assert code == 0
+    assert nobody.startswith("Queue: the request would wait in the gateway until a worker is ready. Reason: no worker")
 
 
 class Patient:

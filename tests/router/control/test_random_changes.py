@@ -107,6 +107,7 @@ EDITS = st.one_of(
     st.builds(TENANTS.remove, TENANT_NAMES),
     st.builds(TENANT_LIMITS.set_one, LIMITED_TENANTS, LIMIT),
     st.builds(TENANT_LIMITS.remove, LIMITED_TENANTS),
+    st.builds(TENANT_LIMITS.set_all, st.dictionaries(LIMITED_TENANTS, LIMIT, max_size=2)),
     st.builds(KEY_LIMITS.set_one, LIMITED_KEYS, LIMIT),
     st.builds(KEY_LIMITS.remove, LIMITED_KEYS),
     st.builds(MODELS.set_one, MODEL_NAMES, MODEL),

@@ -115,6 +115,16 @@ async def test_limits_and_tenants_that_are_not_valid_name_the_place(keyed, probl
     assert detail == "there is no limit of key 'b'; GET /admin/v1/limits/keys lists all"
 
 
+async def test_all_limits_are_replaced_at_once(keyed):
+    _, client = keyed
+    await client.put("/admin/v1/limits/tenants/red", json={"requests_per_minute": 6})
+    wanted = {"limits": {"default": {"tokens_per_minute": 9}}}
+    dry = await client.put("/admin/v1/limits/tenants?dry_run=true", json=wanted)
+    assert [one["path"] for one in dry.json()["differences"]] == ["limits.tenants[red]", "limits.tenants[default]"]
+    changed = await client.put("/admin/v1/limits/tenants", json=wanted)
+    assert list(changed.json()["limits"]) == ["default"]
+
+
 async def test_differences_name_limits_by_their_settings(keyed):
     _, client = keyed
     await client.put("/admin/v1/limits/tenants/default", json={"requests_per_minute": 60})

@@ -9,6 +9,9 @@ async def test_the_policy_in_use_and_those_to_choose_from(client):
     assert (document["rule"], document["params"]) == ("marginal_cost", {})
     assert [one["rule"] for one in document["available"]] == policy_names()
     assert all(one["summary"] for one in document["available"])
+    assert set(document["wrappers"]["hold"]["params"]) == {"prefills", "kv_space", "max_s"}
+    assert set(document["wrappers"]["lanes"]["params"]) == {"stream_weight"}
+    assert {one["rule"] for one in document["available"] if one["hold"] or one["lanes"]} == {"marginal_cost"}
 
 
 async def test_a_policys_statistics_are_shown(client, system):
@@ -46,6 +49,10 @@ async def test_change_takes_effect_on_the_next_request(client, system):
         ({"rule": "lpvl"}, "lpwl"),
         ({"rule": "round_robin", "params": {"zz": 1}}, "'zz'"),
         ({"rule": "round_robin", "params": []}, "$.params"),
+        ({"rule": "lpwl", "hold": 3}, "$.hold"),
+        ({"rule": "lpwl", "hold": {"prefils": 1}}, "policy.hold.prefils: no such parameter; write one of prefills"),
+        ({"rule": "lpwl", "hold": {"max_s": 0}}, "policy.hold.max_s: 0 will not do"),
+        ({"rule": "lpwl", "lanes": {"stream_weight": -1}}, "write a number at least 0"),
     ],
 )
 async def test_a_policy_that_cannot_be_built_changes_nothing(client, system, problem, body, said):
@@ -106,24 +113,3 @@ async def test_a_parameter_is_compared_with_its_default(client):
     }
     same = changes(await client.put(url, json={"rule": "marginal_cost", "hold": True}))
     assert same == {"policy.hold": (None, True)}
-
-
-async def test_the_wrappers_and_their_parameters_are_listed(client):
-    document = (await client.get("/admin/v1/policy")).json()
-    assert set(document["wrappers"]["hold"]["params"]) == {"prefills", "kv_space", "max_s"}
-    assert set(document["wrappers"]["lanes"]["params"]) == {"stream_weight"}
-    assert {one["rule"] for one in document["available"] if one["hold"] or one["lanes"]} == {"marginal_cost"}
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"rule": "lpwl", "hold": 3}, "$.hold"),
-        ({"rule": "lpwl", "hold": {"prefils": 1}}, "policy.hold.prefils: no such parameter; write one of prefills"),
-        ({"rule": "lpwl", "hold": {"max_s": 0}}, "policy.hold.max_s: 0 will not do"),
-        ({"rule": "lpwl", "lanes": {"stream_weight": -1}}, "write a number at least 0"),
-    ],
-)
-async def test_a_wrapper_that_cannot_be_built_changes_nothing(client, system, problem, body, said):
-    assert said in problem(await client.put("/admin/v1/policy", json=body), 422)[1]
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
