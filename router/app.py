@@ -295,7 +295,6 @@ class GatewayProcess:
             logging.getLogger("warmroute.policy").warning("policy failed", extra={"policy": policy, "reason": reason})
 
     def needed(self) -> dict[str, Needed]:
-        """Return how many workers of each role the load needs."""
         now_s = self.now_s()
         attained = self.gateway.attainment(now_s)
         return needed(self.fleet.endpoints, self.dispatcher.views(now_s), attained)
@@ -305,7 +304,6 @@ class GatewayProcess:
         return ()
 
     def now_s(self) -> float:
-        """Return the event loop's clock: monotonic seconds."""
         return asyncio.get_running_loop().time()
 
     async def start(self, listeners: Listeners | None = None) -> None:
@@ -319,7 +317,6 @@ class GatewayProcess:
         await self.open_admin()
 
     def begin(self) -> None:
-        """Watch the configured workers, and run the sources of further ones."""
         self.watcher.spread_s = min(SPREAD_S, self.config.timeouts.takeover_ready_s / 2)
         self.running.start()
         if self.discovery is not None:

@@ -108,5 +108,4 @@ def shown(differences: Sequence[SettingDifference]) -> list[DifferenceDocument]:
 
 
 def unknown_worker(name: str) -> AdminError:
-    """Return 404: there is no worker with this id."""
     return not_found(f"worker {name!r}", "GET /admin/v1/workers lists all; ids are host:port")

@@ -40,7 +40,6 @@ _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the whole document, ready to be encoded as JSON."""
     kinds = [kind for operation in OPERATIONS for kind in (operation.takes, operation.gives) if kind is not None]
     by_kind, components = _schemas([ProblemDocument, ChangeDocument, *kinds])
     paths: dict[str, dict[str, Any]] = {}
@@ -109,7 +108,6 @@ def openapi_path(operation: Operation) -> str:
 
 
 def problems_of(operation: Operation) -> dict[int, str]:
-    """Return every error status of an operation, with its reason."""
     query = {422: "a query parameter has a value that is not valid"} if operation.query else {}
     body = {
         400: f"{_EVERYWHERE[400]}, or the body is not JSON",

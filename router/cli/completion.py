@@ -24,7 +24,6 @@ The script holds the commands and options of this version: make it again after a
 
 
 def register(commands: Commands, program: argparse.ArgumentParser) -> None:
-    """Add the command, which prints what `program` has when it runs."""
     parser = add_command(
         commands,
         "completion",

@@ -14,7 +14,6 @@ INTERRUPTED = 130
 
 
 def guarded(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
     try:
         return command(arguments)
     except ConfigError as error:

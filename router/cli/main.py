@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="warmroute",
         description="OpenAI-compatible gateway that sends each request to the vLLM worker with its prefix in cache.",

@@ -106,7 +106,6 @@ def read_settings(arguments: argparse.Namespace, further: Sequence[Check] = ()) 
 
 
 def settings_file(arguments: argparse.Namespace) -> Path | None:
-    """Return the settings file of a parsed command line, or of the environment."""
     file: Path | None = arguments.config
     named = os.environ.get(CONFIG_FILE)
     return file if file is not None or not named else Path(named)

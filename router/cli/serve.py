@@ -47,7 +47,6 @@ def register(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends the process."""
     ignore_until_handled()
     config = read_usable_settings(arguments).config
     sources = sources_of(config, lambda: read_settings(arguments).config, settings_file(arguments))

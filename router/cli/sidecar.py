@@ -47,7 +47,6 @@ def register(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal, or the end of the command, ends the process."""
     # late: the help of other commands must not wait for the data plane
     from router.sidecar.defaults import sidecar_config
 

@@ -32,7 +32,6 @@ LINKS_SHOWN: Final = 32
 
 
 def describe_workers(system: ProcessView, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
-    """Return one document for each of `endpoints`."""
     describing = _Describing(system)
     return [with_source(system, describing.worker(endpoint)) for endpoint in endpoints]
 

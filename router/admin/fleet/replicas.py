@@ -55,7 +55,6 @@ async def list_replicas(call: Call) -> Answer:
 
 
 def is_alone(call: Call) -> bool:
-    """Return whether Redis is configured and does not answer."""
     replica = call.system.replica
     return replica is not None and replica.line.alone
 

@@ -80,7 +80,6 @@ class AdminConnection(HttpToolsProtocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit of the first head."""
         super().connection_made(transport)
         self._port.places.opened(self)
         self._within(self._port.header_s, self._too_slow)
@@ -105,7 +104,6 @@ class AdminConnection(HttpToolsProtocol):
                 self._refuse(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
 
     def pause_writing(self) -> None:
-        """Start the time limit for a client that does not read."""
         super().pause_writing()
         self._writable = False
         self._within(self._port.unread_s, self.evict)
@@ -171,7 +169,6 @@ class AdminConnection(HttpToolsProtocol):
         self.loop.call_soon(self.evict)
 
     def evict(self) -> None:
-        """Close at once."""
         self.transport.abort()
 
     def _enter(self, step: RequestStep) -> None:
@@ -191,7 +188,6 @@ class AdminConnection(HttpToolsProtocol):
             self._within(None)
 
     def _within(self, limit_s: float | None, otherwise: Callable[[], None] | None = None) -> None:
-        """Call `otherwise` after `limit_s`, and cancel the previous timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

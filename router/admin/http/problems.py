@@ -30,7 +30,6 @@ class AdminError(Exception):
 
 
 def problem_response(error: AdminError) -> Response:
-    """Return `error` as a problem document."""
     document = problem(error.status, error.code, error.status.phrase, error.detail)
     return Response(msgspec.json.encode(document), error.status, error.headers, MEDIA_TYPE)
 
@@ -45,7 +44,6 @@ def invalid(detail: str) -> AdminError:
 
 
 async def answer_admin_error(_: Request, error: Exception) -> Response:
-    """Answer a refusal by an operation or the guard."""
     assert isinstance(error, AdminError)
     return problem_response(error)
 
@@ -85,6 +83,5 @@ def handed_over() -> AdminError:
 
 
 def no_process() -> AdminError:
-    """Return the 503 for no serving process."""
     detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})

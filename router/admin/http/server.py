@@ -120,18 +120,15 @@ class _AdminUvicorn(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept on `sockets`."""
         self.listen(sockets or ())
         self.started = True
         self.serves.set()
 
     def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept on `sockets` instead of the previous ones."""
         loop = asyncio.get_running_loop()
         self.listening = [Listener(loop, self.acceptor, each) for each in sockets]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, then shut uvicorn down."""
         for listener in self.listening:
             listener.close()
         await super().shutdown(sockets)

@@ -219,7 +219,6 @@ async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> 
 
 
 def _filter(query: Mapping[str, Any], fleet: Fleet) -> Callable[[DecisionRecord], bool]:
-    """Return a test for the records that `query` asks for."""
     request_id, worker, model, route, policy, outcome = (query[parameter.name] for parameter in FILTERS)
 
     def wanted(record: DecisionRecord) -> bool:

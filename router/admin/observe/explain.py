@@ -173,7 +173,6 @@ async def explain(call: Call) -> Answer:
 def _handover(
     system: ProcessView, previewed: PreviewedRequest, headers: Mapping[str, str], now_s: float
 ) -> HandoverExplanation:
-    """Return whether two workers would share the request."""
     assert system.config.handover.connector is not None
     connector, request, body = CONNECTORS[system.config.handover.connector], previewed.request, previewed.body
     fields = {name.encode(): value.encode() for name, value in headers.items()}

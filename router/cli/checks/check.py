@@ -42,7 +42,6 @@ def register(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, print the result, and return the exit code."""
     try:
         loaded = read_usable_settings(arguments)
     except ConfigError as error:

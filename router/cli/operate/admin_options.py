@@ -13,7 +13,6 @@ TOKEN_VARIABLE = "WARMROUTE_ADMIN_TOKEN"
 
 
 def add_admin(parser: argparse.ArgumentParser) -> None:
-    """Add the address of the admin port, its token and its certificate."""
     parser.add_argument("--url", default=DEFAULT_URL, help=f"URL of the gateway's admin port (default {DEFAULT_URL})")
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token", help="token of the admin port; other users of this host can see it")
@@ -22,7 +21,6 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, form: str = "table") -> None:
-    """Add the form of the output: `form` for people, or JSON."""
     parser.add_argument(
         "-o", "--output", choices=[form, "json"], default=form, help="form of the output (default %(default)s)"
     )
@@ -30,7 +28,6 @@ def add_output(parser: argparse.ArgumentParser, form: str = "table") -> None:
 
 
 def add_change(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that change the gateway."""
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     parser.add_argument("--if-match", metavar="TAG", help="change only if the desired state has this ETag")
 

@@ -31,7 +31,6 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 
 def code_of(document: dict[str, Any]) -> int:
-    """Return the exit code of the worst finding."""
     missed = any(level["out"] for level in document["service_levels"])
     found = [CODES.get(finding["severity"], 0) for finding in document["findings"]]
     return max(found, default=0) or (CODES["degraded"] if missed else 0)

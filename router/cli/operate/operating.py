@@ -55,7 +55,6 @@ def call(
     if_match: str | None = None,
     dry_run: bool | None = None,
 ) -> AdminReply:
-    """Call the admin port with the options of a parsed command line."""
     # late: `warmroute --help` must not wait for TLS
     from router.cli.operate.admin_client import ask
 
@@ -91,7 +90,6 @@ def listed(
 
 
 def changed(arguments: argparse.Namespace, reply: AdminReply, said: str) -> int:
-    """Print what a change did, or would do."""
     if as_json(arguments, reply):
         return 0
     if arguments.dry_run:

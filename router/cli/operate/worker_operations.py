@@ -28,7 +28,6 @@ _COMMANDS = (
 
 
 def register(workers: Commands) -> None:
-    """Add the commands to those of ``warmroute workers``."""
     for command in _COMMANDS:
         parser = add_operation(workers, command.name, command.summary, _run)
         parser.add_argument(
@@ -82,5 +81,4 @@ def _adapter(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _limit_s(arguments: argparse.Namespace) -> float:
-    """Return the longest time that the operation takes, with some to spare."""
     return float(getattr(arguments, "wait", 120)) + 60.0
