@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from backends.foreign_json import read_json
@@ -76,21 +76,19 @@ class Watchers:
         self.open -= 1
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """A response that streams `events`, and is counted in `watchers` until it has ended."""
 
     def __init__(self, events: AsyncIterator[bytes], watchers: Watchers) -> None:
         watchers.enter()
-        self.status_code = HTTPStatus.OK
-        self.background = None
         self._watchers = watchers
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        self._stream = StreamingResponse(events, headers=headers, media_type=MEDIA_TYPE)
+        super().__init__(events, headers=headers, media_type=MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until they or the connection end."""
         try:
-            await self._stream(scope, receive, send)
+            await super().__call__(scope, receive, send)
         finally:
             self._watchers.leave()
 

@@ -1,6 +1,23 @@
-"""How the commands print shares and times."""
+"""How the commands print tables, shares and times."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NARROWEST = 160
+"""Columns where output is not a terminal."""
+
+
+def wide_console() -> Console:
+    """Return the console of tables. Where output is not a terminal, no cell is cut."""
+    # late: `warmroute --help` must not wait for the table printer
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=max(console.width, _NARROWEST))
 
 
 def share(value: float | None) -> str:

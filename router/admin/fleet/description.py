@@ -133,14 +133,10 @@ def _loads(system: ProcessView) -> dict[str, Counters]:
 
 def _kv_connector(facts: WorkerFacts) -> KvConnector:
     report, known = kv_report(facts), facts.connector or ConnectorFacts()
+    same = ("name", "role", "load_failure_policy", "lease_s", "side_host", "side_port")
     return KvConnector(
         cache_type=report.cache_type,
         hash_algorithm=report.hash_algorithm,
-        name=known.name,
-        role=known.role,
-        load_failure_policy=known.load_failure_policy,
-        lease_s=known.lease_s,
         model_type=known.dtype,
-        side_host=known.side_host,
-        side_port=known.side_port,
+        **{name: getattr(known, name) for name in same},
     )

@@ -1,37 +1,17 @@
-"""Query parameters of an operation: how each is read, and how the OpenAPI document describes it."""
+"""Query parameters of an operation: how each is read, and how the OpenAPI document and the reference page describe it.
+
+`read` returns the value of a text, where None stands for a parameter that is not given, or raises 422.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from router.admin.http.problems import invalid
 
 _SHOWN_CHARACTERS = 40
 """The part of a refused value that the answer repeats."""
-
-
-class Parameter(Protocol):
-    """A query parameter. An operation lists its parameters; all others are refused."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def summary(self) -> str: ...
-
-    @property
-    def values(self) -> str:
-        """The values that it takes, for the reference page."""
-
-    def read(self, text: str | None) -> Any:
-        """Return the value of `text`; None stands for a parameter that is not given.
-
-        Raises:
-            AdminError: 422, the value is not valid.
-        """
-
-    def schema(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +79,9 @@ class TruthQuery:
 
     def schema(self) -> dict[str, Any]:
         return {"type": "boolean", "default": False}
+
+
+Parameter: TypeAlias = Query | TextQuery | TruthQuery
 
 
 def _shown(text: str) -> str:

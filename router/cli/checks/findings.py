@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from router.cli.checks.examine import Advice, WorkerReport
 from router.cli.checks.examine_redis import RedisReport
+from router.cli.formats import wide_console
 from router.config.budgets import MemoryPlan
-
-_NARROWEST = 160
 
 
 def document(
@@ -51,9 +49,7 @@ def print_findings(
     redis: RedisReport | None,
 ) -> None:
     """Print memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _NARROWEST))
+    console = wide_console()
     console.print("the settings are valid")
     for stated in plan.lines():
         console.print(stated, soft_wrap=True)

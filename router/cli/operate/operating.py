@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from router.cli.formats import wide_console
 from router.cli.operate.admin_options import add_admin, add_change, add_output, token_of
 from router.cli.operate.differences import rows
 from router.cli.options import Commands, add_command
@@ -19,7 +20,6 @@ Run = Callable[[argparse.Namespace], int]
 
 EXIT_CODES = "exit codes: 0 done; 1 the gateway cannot be reached or refused; 2 an option is wrong."
 _WAIT_MARGIN_S = 60.0
-_NARROWEST = 160
 
 
 def add_operation(
@@ -111,21 +111,17 @@ def print_differences(differences: Sequence[dict[str, Any]]) -> None:
 
 
 def print_table(headings: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
-    """Print a table for people. Where output is not a terminal, no cell is cut."""
+    """Print a table for people."""
     # late: `warmroute --help` must not wait for the table printer
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _NARROWEST))
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for line in lines:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in line))
-    console.print(table)
+    wide_console().print(table)
 
 
 def _guarded(run: Run, arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from router.cli.formats import seconds, share
+from router.cli.formats import seconds, share, wide_console
 from router.cli.operate.admin_options import token_of
 from router.cli.operate.operating import add_operation, call
 from router.cli.options import Commands
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 DIAGNOSE_S = 10.0
 """Time between two diagnoses."""
-NARROWEST = 160
-"""Columns where output is not a terminal."""
 SILENT_S = 45.0
 """Longest time without a byte. The gateway sends a comment every 15 s."""
 _STATES = {"ready": "green", "unhealthy": "red"}
@@ -74,14 +72,10 @@ class FollowedFleet:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     if arguments.output == "json":
         print(call(arguments, "GET", "/fleet").body.decode())
         return 0
-    console, fleet = Console(highlight=False), FollowedFleet()
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, NARROWEST))
+    console, fleet = wide_console(), FollowedFleet()
     fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
     if arguments.once or not console.is_terminal:
         fleet.heard("snapshot", call(arguments, "GET", "/fleet").document)
