@@ -105,17 +105,6 @@ async def test_decisions_come_in_their_order_and_again_when_they_end(serve, syst
         assert (changed["request_id"], changed["outcome"]) == ("r1", "cancelled")
 
 
-async def test_revisions_come_as_they_are_made(serve):
-    client = await serve()
-    async with client.stream("GET", "/admin/v1/revisions?watch=true") as response:
-        events = Events(response)
-        before = (await events.until("snapshot"))["revisions"]
-        assert (await client.put("/admin/v1/policy", json={"rule": "lpwl"})).status_code == 200
-        added = await events.until("added")
-        assert added["number"] not in {revision["number"] for revision in before}
-        assert added["source"] == "api"
-
-
 async def test_a_watch_of_decisions_is_filtered(serve, system):
     system.join("http://a:1")
     client = await serve()

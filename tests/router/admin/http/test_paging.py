@@ -110,17 +110,11 @@ async def test_an_unknown_parameter_is_refused_with_the_known_ones(client, probl
     assert "limit, cursor, request_id, worker, model, route, policy, outcome" in detail
 
 
-async def test_workers_come_in_pages(client, system):
-    for port in range(1, 6):
-        system.join(f"http://a:{port}")
-    listed = await pages(client, "/admin/v1/workers", "workers", limit=2)
-    assert [[worker["id"] for worker in page] for page in listed] == [["a:1", "a:2"], ["a:3", "a:4"], ["a:5"]]
-    assert len((await client.get("/admin/v1/workers")).json()["workers"]) == 5
-
-
 async def test_a_page_of_workers_stays_when_others_join_or_leave_and_its_cursor_expires(client, system, problem):
     for port in range(1, 5):
         system.join(f"http://a:{port}")
+    listed = await pages(client, "/admin/v1/workers", "workers", limit=3)
+    assert [[worker["id"] for worker in page] for page in listed] == [["a:1", "a:2", "a:3"], ["a:4"]]
     first = (await client.get("/admin/v1/workers?limit=2")).json()
     await client.delete("/admin/v1/workers/a:1")
     system.join("http://a:9")
