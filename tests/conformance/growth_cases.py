@@ -248,7 +248,7 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.config.typed._fits": TRUSTED + "an operator writes settings",
     "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
     "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
-    "router.gateway.http.upstream.headers._prepared": TRUSTED
+    "router.gateway.http.upstream.headers._cut": TRUSTED
     + "a head that has been checked; each of its lines is tried once",
     "router.tokenization.local.segmenter.Segmenter.__init__": (
         "special tokens",
