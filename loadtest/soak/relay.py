@@ -17,6 +17,7 @@ class _Line:
     sink: zmq.Socket[bytes]
     endpoint: str
     to_drop: int = 0
+    dropped: int = 0
 
 
 class LossyRelays:
@@ -50,6 +51,9 @@ class LossyRelays:
     def lose(self, index: int, batches: int) -> None:
         self._lines[index].to_drop = batches
 
+    def dropped(self, index: int) -> int:
+        return self._lines[index].dropped
+
     def _pump(self) -> None:
         poller = zmq.Poller()
         for line in self._lines:
@@ -75,5 +79,6 @@ def _pass_on(line: _Line) -> None:
             return
         if line.to_drop:
             line.to_drop -= 1
+            line.dropped += 1
         else:
             line.sink.send_multipart(frames)

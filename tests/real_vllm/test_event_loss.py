@@ -45,11 +45,11 @@ def send(gateway, text):
 
 def lose(gateway, relay, texts):
     """Serve these requests while no batch reaches the gateway."""
-    (before,) = relay.statistics()["dropped"]
+    before = relay.dropped(0)
     relay.lose(0, 1_000)
     for text in texts:
         send(gateway, text)
-    gateway.wait_for(lambda: relay.statistics()["dropped"][0] >= before + len(texts), "the loss")
+    gateway.wait_for(lambda: relay.dropped(0) >= before + len(texts), "the loss")
     relay.lose(0, 0)
 
 
