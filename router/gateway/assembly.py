@@ -23,8 +23,8 @@ from router.gateway.flow.handover.kv_pull import Pulls
 from router.gateway.flow.handover.pairs import Handovers
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.identify.stage import IdentifyStage
+from router.gateway.flow.layer import Feature
 from router.gateway.flow.placement_gate import PlacementGate
-from router.gateway.flow.request_trace import Tracer, TraceSink
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
@@ -38,6 +38,7 @@ from router.gateway.http.time_slices import TimeSlices
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
+from router.gateway.layers.trace.layer import Tracer, TraceSink
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
 from router.gateway.metrics import GatewayMetrics
@@ -186,9 +187,14 @@ class Assembly:
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            tracer=Tracer(config.tracing, context.traces, self.loop.time) if context.traces is not None else None,
+            features=self._features(context),
             log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
+
+    def _features(self, context: GatewayContext) -> tuple[Feature, ...]:
+        """Return the features that are on, outermost first: the one list of `router.gateway.layers`."""
+        traces = context.traces
+        return () if traces is None else (Tracer(context.config.tracing, traces, self.loop.time),)
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
         config = context.config.handover

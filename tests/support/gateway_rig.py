@@ -14,7 +14,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import GatewayContext
-from router.gateway.flow.request_trace import TraceSink
+from router.gateway.layers.trace.layer import TraceSink
 from router.gateway.metrics import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import PublicServer

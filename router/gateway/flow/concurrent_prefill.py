@@ -55,8 +55,8 @@ class ConcurrentPrefill:
         )
 
     def start(self) -> None:
-        if self._outbound.trace is not None:
-            self._outbound.trace.attempted(self._attempt, self._services.time(), "prefill")
+        for layer in self._outbound.layers:
+            layer.attempted(self._attempt, self._services.time(), "prefill")
         self._attempt.begin()
         self._arm()
 

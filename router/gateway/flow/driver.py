@@ -22,6 +22,7 @@ from router.gateway.flow.deadlines import Deadline, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_pull import KvPull
+from router.gateway.flow.layer import layers_of
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.placement_gate import Placement
@@ -66,9 +67,8 @@ class RequestDriver:
         self._client = client
         self._flow = Flow()
         self._outbound = outbound
-        if services.tracer is not None:
-            outbound.trace = services.tracer.begin(outbound.head)
         self._responder = Responder(services, client, outbound)
+        outbound.layers = layers_of(services.features, outbound)
         self._deadlines = RequestDeadlines(services.timeouts, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
@@ -247,11 +247,10 @@ class RequestDriver:
         assert request is not None
         services, state = self._services, self._flow.state
         now_s = services.time()
-        trace = self._outbound.trace
-        started_s = perf_counter() if trace is not None else 0.0
+        started_s = perf_counter() if self._outbound.layers else 0.0
         placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
-        if trace is not None:
-            trace.decided(_first_ticket(placed), now_s, perf_counter() - started_s)
+        for layer in self._outbound.layers:
+            layer.decided(_first_ticket(placed), now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
         elif isinstance(placed, KvHandover):
@@ -297,8 +296,8 @@ class RequestDriver:
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
                 doubts_refusals=plan.depends_at(ticket),
             )  # fmt: skip
-        if outbound.trace is not None:
-            outbound.trace.attempted(attempt, self._services.time(), leg)
+        for layer in outbound.layers:
+            layer.attempted(attempt, self._services.time(), leg)
         self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
@@ -404,11 +403,10 @@ class RequestDriver:
         placements, now_s = self._services.placements, self._services.time()
         if self._outbound.plan is not None and self._retry_shared(attempt, now_s):
             return
-        trace = self._outbound.trace
-        started_s = perf_counter() if trace is not None else 0.0
+        started_s = perf_counter() if self._outbound.layers else 0.0
         again = placements.retry(self._outbound, attempt, now_s)
-        if trace is not None:
-            trace.decided(again, now_s, perf_counter() - started_s)
+        for layer in self._outbound.layers:
+            layer.decided(again, now_s, perf_counter() - started_s)
         if isinstance(again, Ticket):
             self._begin(again)
         else:
@@ -547,8 +545,8 @@ class RequestDriver:
         found = "true" if isinstance(placed, Ticket) else "false"
         self._services.metrics.queue.observe(now_s - self._deadlines.since_s, (found,))
         if isinstance(placed, Ticket):
-            if self._outbound.trace is not None:
-                self._outbound.trace.decided(placed, now_s, 0.0)
+            for layer in self._outbound.layers:
+                layer.decided(placed, now_s, 0.0)
             self._begin(placed)
         else:
             self._responder.error = placed

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_plans import KvPlan
 from router.gateway.flow.handover.kv_pull import KvPull
-from router.gateway.flow.request_trace import RequestTrace
+from router.gateway.flow.layer import Layer
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
@@ -26,9 +28,9 @@ class OutboundRequest:
     """
 
     __slots__ = (
-        "alternatives", "arrived_s", "body", "caller", "charge", "digest", "form", "head", "id", "key", "limit_lines",
-        "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route", "route_slot", "size_bytes",
-        "trace", "upgrade", "withheld",
+        "alternatives", "arrived_s", "body", "caller", "charge", "digest", "exemplar", "form", "head", "id", "key",
+        "layers", "limit_lines", "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route",
+        "route_slot", "size_bytes", "upgrade", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -72,8 +74,10 @@ class OutboundRequest:
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None
         """The request as it is for each fallback of its model that was needed."""
-        self.trace: RequestTrace | None = None
-        """The request's trace; None while traces are off."""
+        self.layers: Sequence[Layer] = ()
+        """What features do for the request; empty while all are off."""
+        self.exemplar: str | None = None
+        """The trace that metrics name as an example of the request; None if it is not sampled."""
         self.queued_for_model: str | None = None
         """The model whose workers are at their limit, while the request is queued until one has room."""
         self.key = 0

@@ -12,8 +12,8 @@ from router.gateway.flow.answer.receipt import receipt_line
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.identify.stage import IdentifyStage
+from router.gateway.flow.layer import Feature
 from router.gateway.flow.placement_gate import PlacementGate
-from router.gateway.flow.request_trace import Tracer
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
@@ -83,7 +83,7 @@ class ResponseLines:
 class RequestServices:
     """The parts of the gateway that a forwarded request needs: one argument in place of thirteen for each request.
 
-    `tracer` is None while traces are off.
+    `features` are those that are on, outermost first.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -98,4 +98,4 @@ class RequestServices:
     pins: Pins
     lines: ResponseLines
     log: LogSinks
-    tracer: Tracer | None
+    features: tuple[Feature, ...]

@@ -7,6 +7,7 @@ from time import time as wall_time
 from typing import Any, Final
 
 from router.gateway.flow.answer.service_levels import ServiceLevels
+from router.gateway.flow.layer import RequestEnd
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.metrics import GatewayMetrics, Labels
@@ -63,7 +64,7 @@ class RequestLog:
     """
 
     __slots__ = (
-        "_labels", "_request", "_sinks", "_trace_id", "_ttft_s", "complete", "output_tokens", "ticket", "usage",
+        "_labels", "_request", "_sinks", "_ttft_s", "complete", "output_tokens", "ticket", "usage",
     )  # fmt: skip
 
     def __init__(self, sinks: LogSinks, request: OutboundRequest) -> None:
@@ -71,9 +72,9 @@ class RequestLog:
         self._request = request
         self._ttft_s: float | None = None
         self._labels: Labels | None = None
-        trace = request.trace
-        context = trace if trace is not None else traced(request.head.fields.get(b"traceparent"))
-        self._trace_id = context.trace_id if context is not None and context.sampled else None
+        context = traced(request.head.fields.get(b"traceparent"))
+        if context is not None and context.sampled:
+            request.exemplar = context.trace_id
         self.output_tokens: int | None = None
         self.complete = False
         self.ticket: Ticket | None = None
@@ -88,8 +89,8 @@ class RequestLog:
         self._labels = self._labelled()
         ttft = self._sinks.metrics.ttft
         ttft.observe(self._ttft_s, self._labels)
-        if self._trace_id is not None:
-            ttft.exemplify(self._ttft_s, self._labels, self._trace_id, wall_time())
+        if self._request.exemplar is not None:
+            ttft.exemplify(self._ttft_s, self._labels, self._request.exemplar, wall_time())
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
         assert self._labels is not None
@@ -124,14 +125,12 @@ class RequestLog:
         sinks, request = self._sinks, self._request
         duration_s = sinks.time() - request.arrived_s
         labels = self._labels or self._labelled()
-        if request.trace is not None:
-            trace_id = request.trace.trace_id
-            sent = request.trace.ended(request, status, duration_s, self._ttft_s, self.usage, error)
-            self._trace_id = trace_id if sent else None
+        for layer in request.layers:
+            layer.ended(RequestEnd(status, duration_s, self._ttft_s, self.usage, error))
         sinks.metrics.requests.add(1.0, (*labels, str(status)))
         sinks.metrics.durations.observe(duration_s, labels)
-        if self._trace_id is not None:
-            sinks.metrics.durations.exemplify(duration_s, labels, self._trace_id, wall_time())
+        if request.exemplar is not None:
+            sinks.metrics.durations.exemplify(duration_s, labels, request.exemplar, wall_time())
         if self._ttft_s is not None:
             self._measure_lengths(labels)
         if sinks.service_levels.any:

@@ -223,8 +223,8 @@ class Attempt:
                 self.limit_s = handover.limit_s(self.ticket, now_s)
             if line := handover.line(self.ticket):
                 head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
-        if outbound.trace is not None:
-            head = head[:-2] + outbound.trace.line(self) + head[-2:]
+        for layer in outbound.layers:
+            head = head[:-2] + layer.worker_lines(self) + head[-2:]
         connection.send(self, head, body, outbound.head.method == "HEAD")
         self.sent = True
         self._sent_s = self.since_s = now_s

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from router.config.model import TracingConfig
-from router.gateway.flow.outcomes import Failure
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import Route
-from router.placement.request import Request, Usage
+from router.errors import RequestError
+from router.gateway.flow.layer import Feature, Layer, LayeredAttempt, LayeredRequest, RequestEnd
+from router.placement.request import Usage
 from router.placement.tickets import Held, Queued, Ticket
 from router.tracing import attributes as names
 from router.tracing.context import traced, traceparent
@@ -30,22 +29,6 @@ _KEPT: Final = 16
 """Decisions and waits of one request that its trace has. A request may be offered workers any number of times."""
 
 
-class TracedAttempt(Protocol):
-    ticket: Ticket
-    failure: Failure | None
-    sent: bool
-    since_s: float
-
-
-class TracedRequest(Protocol):
-    head: RequestHead
-    route: Route
-    id: bytes
-    named: str | None
-    request: Request | None
-    arrived_s: float
-
-
 class TraceSink(Protocol):
     """Takes the spans of ended requests. Must not raise or block."""
 
@@ -53,7 +36,7 @@ class TraceSink(Protocol):
         """Send the spans of one request: OTLP's JSON, joined by commas."""
 
 
-class Tracer:
+class Tracer(Feature):
     def __init__(self, wanted: TracingConfig, sink: TraceSink, time_s: Callable[[], float]) -> None:
         self._share = wanted.share
         self.sink = sink
@@ -68,36 +51,40 @@ class Tracer:
         text = self.written[key] = ",".join(attributes)
         return text
 
-    def begin(self, head: RequestHead) -> RequestTrace:
+    def layer(self, request: LayeredRequest) -> RequestTrace:
         """Return the trace of a request: a part of its caller's, if it names one."""
-        caller = traced(head.fields.get(b"traceparent"))
+        caller = traced(request.head.fields.get(b"traceparent"))
         if caller is not None:
-            return RequestTrace(self, caller.trace_id, caller.span_id, caller.sampled)
+            return RequestTrace(self, request, caller.trace_id, caller.span_id, caller.sampled)
         trace_id = new_trace_id()
-        return RequestTrace(self, trace_id, "", int(trace_id[16:], 16) < self._share * 2.0**64)
+        return RequestTrace(self, request, trace_id, "", int(trace_id[16:], 16) < self._share * 2.0**64)
 
 
-class RequestTrace:
+class RequestTrace(Layer):
     """Decisions, waits and attempts of one request, by the event loop's clock."""
 
     __slots__ = (
-        "_attempts", "_decisions", "_parent_id", "_span_id", "_tracer", "_waiting", "_waits", "sampled", "trace_id",
+        "_attempts", "_decisions", "_parent_id", "_request", "_sampled", "_span_id", "_trace_id", "_tracer", "_waiting",
+        "_waits",
     )  # fmt: skip
 
-    def __init__(self, tracer: Tracer, trace_id: str, parent_id: str, sampled: bool) -> None:
+    def __init__(self, tracer: Tracer, request: LayeredRequest, trace_id: str, parent_id: str, sampled: bool) -> None:
         self._tracer = tracer
-        self.trace_id = trace_id
-        self.sampled = sampled
+        self._request = request
+        self._trace_id = trace_id
+        self._sampled = sampled
         """Whether it is sent however the request ends."""
+        request.exemplar = trace_id if sampled else None
         self._parent_id = parent_id
         self._span_id = new_span_id()
         self._decisions: list[tuple[float, float, Ticket | None]] = []
         self._waits: list[tuple[str, float, float]] = []
         self._waiting: tuple[str, float] | None = None
-        self._attempts: list[tuple[TracedAttempt, str, float, str]] = []
+        self._attempts: list[tuple[LayeredAttempt, str, float, str]] = []
 
-    def decided(self, placed: object, at_s: float, took_s: float) -> None:
+    def decided(self, placed: Ticket | Queued | Held | RequestError, now_s: float, took_s: float) -> None:
         """Record the answer to a call for a worker. Calls that only lengthen a wait are left out."""
+        at_s = now_s
         reason = "queued" if isinstance(placed, Queued) else "held" if isinstance(placed, Held) else ""
         waiting = self._waiting
         if waiting is not None and waiting[0] == reason:
@@ -114,46 +101,37 @@ class RequestTrace:
             self._waits.append((reason, since_s, at_s))
         self._waiting = None
 
-    def attempted(self, attempt: TracedAttempt, at_s: float, leg: str = "") -> None:
-        """Record that an attempt begins; `leg` is prefill or decode in a KV handover."""
-        self._attempts.append((attempt, new_span_id(), at_s, leg))
+    def attempted(self, attempt: LayeredAttempt, now_s: float, leg: str) -> None:
+        self._attempts.append((attempt, new_span_id(), now_s, leg))
 
-    def line(self, attempt: TracedAttempt) -> bytes:
+    def worker_lines(self, attempt: LayeredAttempt) -> bytes:
         for other, span_id, _, _ in reversed(self._attempts):
             if other is attempt:
-                return traceparent(self.trace_id, span_id, self.sampled)
+                return traceparent(self._trace_id, span_id, self._sampled)
         return b""
 
-    def ended(
-        self,
-        outbound: TracedRequest,
-        status: int,
-        duration_s: float,
-        ttft_s: float | None,
-        usage: Usage,
-        error: str | None,
-    ) -> bool:
-        """Send the trace of the ended request if it is sampled, slow or failed. Return whether it was sent."""
-        failed = status >= 500 or (error is not None and status < 400)
-        tracer = self._tracer
-        sent = self.sampled or failed or duration_s >= tracer.slow_s
+    def ended(self, end: RequestEnd) -> None:
+        """Send the trace of the ended request if it is sampled, slow or failed."""
+        failed = end.status >= 500 or (end.error is not None and end.status < 400)
+        tracer, request = self._tracer, self._request
+        sent = self._sampled or failed or end.duration_s >= tracer.slow_s
+        request.exemplar = self._trace_id if sent else None
         if sent:
-            end_s = outbound.arrived_s + duration_s
+            end_s = request.arrived_s + end.duration_s
             self._end_wait(end_s)
-            first_s = None if ttft_s is None else outbound.arrived_s + ttft_s
+            first_s = None if end.ttft_s is None else request.arrived_s + end.ttft_s
             to_unix_s = time.time() - tracer.time()
-            code = error or str(status) if failed else None
-            spans = [self._root(outbound, status, end_s, ttft_s, usage, code, to_unix_s)]
+            code = end.error or str(end.status) if failed else None
+            spans = [self._root(request, end.status, end_s, end.ttft_s, end.usage, code, to_unix_s)]
             self._add_parts(spans, first_s, end_s, to_unix_s)
             tracer.sink.export(",".join(spans).encode())
         self._attempts.clear()  # an attempt holds its outbound request, and so this object
-        return sent
 
     # spans
 
     def _root(
         self,
-        outbound: TracedRequest,
+        outbound: LayeredRequest,
         status: int,
         end_s: float,
         ttft_s: float | None,
@@ -182,10 +160,10 @@ class RequestTrace:
             said += "," + names.ERROR.text(failure)
         start_s, ends_s, failed = outbound.arrived_s + to_unix_s, end_s + to_unix_s, failure is not None
         title = self._tracer.written.get(key[:2] + key[3:]) or self._tracer.keep(key[:2] + key[3:], (_title(*key),))
-        return span(self.trace_id, self._span_id, self._parent_id, title, SERVER, start_s, ends_s, said, failed)
+        return span(self._trace_id, self._span_id, self._parent_id, title, SERVER, start_s, ends_s, said, failed)
 
     def _add_parts(self, spans: list[str], first_s: float | None, end_s: float, to_unix_s: float) -> None:
-        trace_id, root_id = self.trace_id, self._span_id
+        trace_id, root_id = self._trace_id, self._span_id
         for at_s, took_s, ticket in self._decisions:
             said, start_s = "" if ticket is None else self._decision(ticket), at_s + to_unix_s
             spans.append(span(trace_id, new_span_id(), root_id, _DECISION, INTERNAL, start_s, start_s + took_s, said))
@@ -214,7 +192,7 @@ class RequestTrace:
     def _add_attempt(
         self,
         spans: list[str],
-        attempt: TracedAttempt,
+        attempt: LayeredAttempt,
         span_id: str,
         leg: str,
         at_s: float,
@@ -223,7 +201,7 @@ class RequestTrace:
         to_unix_s: float,
     ) -> None:
         """Add an attempt and, if the request was sent and is a stream, the worker's prefill and stream."""
-        ticket, failure, trace_id = attempt.ticket, attempt.failure, self.trace_id
+        ticket, failure, trace_id = attempt.ticket, attempt.failure, self._trace_id
         key = (ticket.candidate.id, ticket.candidate.endpoint.endpoint.host, ticket.residency, ticket.request.model)
         said = self._tracer.written.get(key) or self._tracer.keep(key, _served(*key))
         said += "," + names.ATTEMPT.whole(ticket.attempt)
