@@ -296,6 +296,8 @@ class RouteConfig(Section, frozen=True):
     GET /admin/v1/routes/{name}/shadow compares them."""
     shadow_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """Share of the route's requests that shadow policies see, up to 100 decisions per second and process."""
+    layers: dict[str, Any] = field(default_factory=dict)
+    """Further features for the route's requests, by name, each with its own settings."""
 
 
 class RateLimitsConfig(Section, frozen=True):

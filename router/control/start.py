@@ -19,13 +19,13 @@ from router.control.state.differences import SettingDifference, differences
 from router.control.state.merge import Conflict, reloaded
 from router.control.state.revisions import Revision, Source
 from router.control.state_file import StateFile, Stored
-from router.gateway.settings import check_models
+from router.gateway.settings import check_layers, check_models
 from router.placement.settings import check as check_policy
 from router.security.tenancy import problems_of as check_tenants
 from router.tokenization.named_files import changed_files
 from router.workers.settings import check as check_workers
 
-CHECKS: tuple[Check, ...] = (check_workers, check_policy, check_models, check_tenants)
+CHECKS: tuple[Check, ...] = (check_workers, check_policy, check_models, check_layers, check_tenants)
 """Checks of live settings, apart from `file_problems`."""
 
 

@@ -14,6 +14,7 @@ from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, 
 from router.config.on_request import OnRequest
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
+from router.gateway.features import features
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt.attempt import AttemptServices
@@ -23,7 +24,6 @@ from router.gateway.flow.handover.kv_pull import Pulls
 from router.gateway.flow.handover.pairs import Handovers
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.identify.stage import IdentifyStage
-from router.gateway.flow.layer import Feature
 from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
@@ -38,7 +38,7 @@ from router.gateway.http.time_slices import TimeSlices
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
-from router.gateway.layers.trace.layer import Tracer, TraceSink
+from router.gateway.layers.trace.layer import TraceSink
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
 from router.gateway.metrics import GatewayMetrics
@@ -121,6 +121,7 @@ class Assembly:
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
+        self.features = features(config, loop.time, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
@@ -187,14 +188,9 @@ class Assembly:
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            features=self._features(context),
+            features=self.features,
             log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
-
-    def _features(self, context: GatewayContext) -> tuple[Feature, ...]:
-        """Return the features that are on, outermost first: the one list of `router.gateway.layers`."""
-        traces = context.traces
-        return () if traces is None else (Tracer(context.config.tracing, traces, self.loop.time),)
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
         config = context.config.handover
@@ -234,6 +230,7 @@ class Assembly:
 
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
         self.traffic_routes.adopt(routes)
+        self.features.adopt(routes)
         self.routes.adopt(routes)
         self.service_levels.adopt(routes)
 

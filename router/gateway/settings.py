@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from string import ascii_letters, digits
 from urllib.parse import unquote
 
+import msgspec
+
 from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.problems import Finding
 from router.config.tree import Path
+from router.gateway.features import ROUTE_FEATURES
 from router.gateway.http.client.routes import forbidden
 
 _ORIGIN = re.compile(r"https?://[^\s/]+")
@@ -31,6 +34,7 @@ def check(config: Config) -> Iterator[Finding]:
     yield from _origins(config)
     yield from _paths(config)
     yield from _proxies(config)
+    yield from check_layers(config)
     if config.prefix_name_header is not None:
         yield from _prefix_name(config.prefix_name_header)
 
@@ -157,3 +161,17 @@ def _network(text: str) -> str:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         return "it as in 10.0.0.0/8"
+
+
+def check_layers(config: Config) -> Iterator[Finding]:
+    """Find layers of routes that do not exist, or whose settings are wrong."""
+    for index, route in enumerate(config.routes):
+        for name, written in route.layers.items():
+            place: Path = ("routes", index, "layers", name)
+            if name not in ROUTE_FEATURES:
+                yield place, f"{name!r} is not a layer", f"write one of {', '.join(sorted(ROUTE_FEATURES))}"
+                continue
+            try:
+                msgspec.convert(written, ROUTE_FEATURES[name].settings)
+            except msgspec.ValidationError as error:
+                yield place, str(error), "see the setting routes[].layers"

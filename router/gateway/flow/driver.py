@@ -22,7 +22,6 @@ from router.gateway.flow.deadlines import Deadline, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_pull import KvPull
-from router.gateway.flow.layer import layers_of
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.placement_gate import Placement
@@ -68,7 +67,8 @@ class RequestDriver:
         self._flow = Flow()
         self._outbound = outbound
         self._responder = Responder(services, client, outbound)
-        outbound.layers = layers_of(services.features, outbound)
+        if services.features.on:
+            outbound.layers = services.features.layers(outbound)
         self._deadlines = RequestDeadlines(services.timeouts, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None

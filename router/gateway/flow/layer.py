@@ -6,15 +6,19 @@ feature by name. The idea is that of mitmproxy's layers: a feature is added or r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import msgspec
+
+from router.config.model import RouteConfig
 from router.errors import RequestError
 from router.gateway.flow.outcomes import Failure
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.placement.request import Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
+from router.security.callers import Caller
 
 
 class LayeredRequest(Protocol):
@@ -22,6 +26,7 @@ class LayeredRequest(Protocol):
 
     head: RequestHead
     route: Route
+    caller: Caller
     id: bytes
     named: str | None
     request: Request | None
@@ -72,15 +77,40 @@ class Layer:
 
 
 class Feature:
-    """Makes the layers of a feature that is on."""
+    """Makes the layers of a feature."""
 
     def layer(self, request: LayeredRequest) -> Layer | None:
         """Return the layer of a request; None if the request does not concern the feature."""
         raise NotImplementedError
 
 
-def layers_of(features: Sequence[Feature], request: LayeredRequest) -> Sequence[Layer]:
-    """Return the layers of a request, outermost first. Without features it costs one comparison."""
-    if not features:
-        return ()
-    return [layer for feature in features if (layer := feature.layer(request)) is not None]
+class RouteFeature(Feature):
+    """A feature that routes switch on: a route's `layers` has settings under its name, of the type `settings`."""
+
+    settings: ClassVar[type[msgspec.Struct]]
+
+    def adopt(self, by_route: Mapping[str, Any]) -> None:
+        """Use other settings: those of each route that has any."""
+        raise NotImplementedError
+
+
+class Features:
+    """The features of a gateway, outermost first: those that are always on, then those that a route switches on."""
+
+    def __init__(self, always: Sequence[Feature], by_route: Mapping[str, RouteFeature]) -> None:
+        self._always = tuple(always)
+        self._by_route = by_route
+        self.on: tuple[Feature, ...] = self._always
+        """Empty while nothing is on: then layers cost one comparison per request."""
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+        on: list[Feature] = []
+        for name, feature in self._by_route.items():
+            wanted = {route.name: route.layers[name] for route in routes if name in route.layers}
+            feature.adopt({route: msgspec.convert(one, feature.settings) for route, one in wanted.items()})
+            if wanted:
+                on.append(feature)
+        self.on = (*self._always, *on)
+
+    def layers(self, request: LayeredRequest) -> Sequence[Layer]:
+        return [layer for feature in self.on if (layer := feature.layer(request)) is not None]

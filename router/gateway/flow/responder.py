@@ -71,7 +71,9 @@ class Responder:
 
     def _lines(self, ticket: Ticket | None) -> bytes:
         outbound = self._outbound
-        lines = self._services.lines.of(outbound.head, outbound.id, ticket, outbound.caller.trusted)
+        lines = self._services.lines.of(outbound.head, outbound.id, ticket)
+        for layer in outbound.layers:
+            lines += layer.response_lines(ticket)
         limit_lines = outbound.limit_lines
         return lines + limit_lines if limit_lines else lines
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.config.model import HeadersConfig, TimeoutsConfig
-from router.gateway.flow.answer.receipt import receipt_line
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.identify.stage import IdentifyStage
-from router.gateway.flow.layer import Feature
+from router.gateway.flow.layer import Features
 from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
@@ -54,14 +53,10 @@ class ResponseLines:
     def __init__(self, cors: Cors, wanted: HeadersConfig) -> None:
         self._cors = cors
         self._wanted = wanted
-        self._receipts = wanted.receipt
         self.cors_enabled = cors.enabled
 
-    def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None, trusted: bool) -> bytes:
-        """Return the lines of the response to `head`. They name the ticket's worker if the settings ask for it.
-
-        `trusted`: the caller belongs to a trusted tenant.
-        """
+    def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None) -> bytes:
+        """Return the lines of the response to `head`. They name the ticket's worker if the settings ask for it."""
         lines = b"x-request-id: " + request_id + b"\r\n"
         if self.cors_enabled:
             lines += self._cors.lines(head)
@@ -74,17 +69,12 @@ class ResponseLines:
         if wanted.predicted_cached_tokens and cached is not None:
             lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
             lines += b"x-warmroute-residency: " + ticket.residency.value.encode("ascii") + b"\r\n"
-        if self._receipts != "off" and (trusted or self._receipts == "all"):
-            lines += receipt_line(head, ticket, trusted)
         return lines
 
 
 @dataclass(frozen=True, slots=True)
 class RequestServices:
-    """The parts of the gateway that a forwarded request needs: one argument in place of thirteen for each request.
-
-    `features` are those that are on, outermost first.
-    """
+    """The parts of the gateway that a forwarded request needs: one argument in place of thirteen for each request."""
 
     loop: asyncio.AbstractEventLoop
     time: Callable[[], float]
@@ -98,4 +88,4 @@ class RequestServices:
     pins: Pins
     lines: ResponseLines
     log: LogSinks
-    features: tuple[Feature, ...]
+    features: Features

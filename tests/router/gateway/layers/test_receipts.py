@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
-from router.gateway.flow.answer.receipt import receipt
+from router.gateway.layers.receipt.layer import receipt
 from tests.support.answers import answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
 

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.gateway.http.client.request_head import RequestHead
+from router.gateway.flow.layer import Feature, Layer, LayeredRequest
 from router.placement.tickets import Ticket
 
 _REASON_CHARACTERS: Final = 200
 
 
-def receipt_line(head: RequestHead, ticket: Ticket, trusted: bool) -> bytes:
-    """Return the header line of a placed request; empty if its client did not ask."""
-    if head.fields.get(b"x-warmroute-receipt") != b"1":
-        return b""
-    return b"x-warmroute-receipt: " + receipt(ticket, trusted).encode("ascii") + b"\r\n"
+class Receipts(Feature):
+    """Answers the header ``x-warmroute-receipt: 1`` of trusted callers or, with `everyone`, of all."""
+
+    def __init__(self, *, everyone: bool) -> None:
+        self._everyone = everyone
+
+    def layer(self, request: LayeredRequest) -> Layer | None:
+        if request.head.fields.get(b"x-warmroute-receipt") != b"1":
+            return None
+        trusted = request.caller.trusted
+        return ReceiptLayer(trusted) if trusted or self._everyone else None
+
+
+class ReceiptLayer(Layer):
+    __slots__ = ("_trusted",)
+
+    def __init__(self, trusted: bool) -> None:
+        self._trusted = trusted
+
+    def response_lines(self, ticket: Ticket | None) -> bytes:
+        if ticket is None:
+            return b""
+        return b"x-warmroute-receipt: " + receipt(ticket, self._trusted).encode("ascii") + b"\r\n"
 
 
 def receipt(ticket: Ticket, trusted: bool) -> str:

@@ -1,0 +1,1 @@
+"""The route receipt: where a request went and why, as one response header."""
