@@ -8,9 +8,12 @@ from typing import Final
 from router.config.model import Config
 from router.gateway.flow.layer import Feature, Features, RouteFeature
 from router.gateway.layers.receipt.layer import Receipts
+from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
 
-ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {}
+ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
+    "response_header": ResponseHeader,
+}
 """The features that a route switches on, by their name in a route's `layers`."""
 
 

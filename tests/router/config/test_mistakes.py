@@ -78,6 +78,8 @@ YAML = [
     ("prefix_name_header: Cookie\n", "w.yaml:1", "carries credentials", "such as x-prompt-name"),
     ("prefix_name_header: 'a b'\n", "w.yaml:1", "'a b' is not the name of a header", "such as x-prompt-name"),
     ("cors:\n  allow_origins: [chat.example]\n", "w.yaml:2", "is not an origin", "https://HOST"),
+    ("routes: [{name: a, layers: {mark: {}}}]\n", "w.yaml:1", "'mark' is not a layer", "response_header"),
+    ("routes: [{name: a, layers: {response_header: {name: x}}}]\n", "w.yaml:1", "missing required field", "layers"),
     ("extra_paths: [v1/x]\n", "w.yaml:1", "'v1/x' is not a path", "write /PATH"),
     ("extra_paths: [/v1/*/x]\n", "w.yaml:1", "is not a path", "/PATH/*"),
     ("extra_paths: [/sleep]\n", "w.yaml:1", "/sleep changes a worker", "remove it"),
