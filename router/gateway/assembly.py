@@ -121,7 +121,7 @@ class Assembly:
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
-        self.features = features(config, loop.time, context.traces)
+        self.features = features(config, context.dispatcher, loop.time, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()

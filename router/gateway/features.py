@@ -7,9 +7,11 @@ from typing import Final
 
 from router.config.model import Config
 from router.gateway.flow.layer import Feature, Features, RouteFeature
+from router.gateway.layers.limits.layer import Limits
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
+from router.placement.dispatcher import Dispatcher
 
 ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
     "response_header": ResponseHeader,
@@ -17,9 +19,9 @@ ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
 """The features that a route switches on, by their name in a route's `layers`."""
 
 
-def features(config: Config, time_s: Callable[[], float], traces: TraceSink | None) -> Features:
+def features(config: Config, dispatcher: Dispatcher, time_s: Callable[[], float], traces: TraceSink | None) -> Features:
     """Return the features of a gateway. `traces` is None while traces are off."""
-    always: list[Feature] = []
+    always: list[Feature] = [Limits(dispatcher)]
     if traces is not None:
         always.append(Tracer(config.tracing, traces, time_s))
     if config.headers.receipt != "off":

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.answer.charging import charge, refused_early
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.concurrent_prefill import ConcurrentPrefill
 from router.gateway.flow.deadlines import Deadline, RequestDeadlines
@@ -67,8 +66,7 @@ class RequestDriver:
         self._flow = Flow()
         self._outbound = outbound
         self._responder = Responder(services, client, outbound)
-        if services.features.on:
-            outbound.layers = services.features.layers(outbound)
+        outbound.layers = services.features.layers(outbound)
         self._deadlines = RequestDeadlines(services.timeouts, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
@@ -214,9 +212,10 @@ class RequestDriver:
         if len(self._running) > services.max_requests:
             self.refuse(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
             return
-        if outbound.caller.limits is not None and (refusal := refused_early(outbound, services.time())) is not None:
-            self.refuse(refusal)
-            return
+        for layer in outbound.layers:
+            if (refusal := layer.started(services.time())) is not None:
+                self.refuse(refusal)
+                return
         identified = services.identifier.start(outbound, self)
         if identified is not None:
             self._identifying = identified
@@ -228,12 +227,10 @@ class RequestDriver:
             self._arm()
 
     def identified(self) -> None:
-        """Charge the request, whose identity is now known, to its caller's limits, and place it."""
+        """Place the request, whose identity is now known."""
         self._identifying = None
-        if self._outbound.caller.limits is not None:
-            services = self._services
-            refusal = charge(self._outbound, services.placements.dispatcher.expected_output_tokens, services.time())
-            if refusal is not None:
+        for layer in self._outbound.layers:
+            if (refusal := layer.identified(self._services.time())) is not None:
                 self.refuse(refusal)
                 return
         self._on(_IDENTIFIED)

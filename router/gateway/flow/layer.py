@@ -44,19 +44,39 @@ class LayeredAttempt(Protocol):
 
 
 class RequestEnd(NamedTuple):
-    """How a request ended. `error` is the code of the gateway's error; `ttft_s` is None if no event arrived."""
+    """How a request ended.
+
+    `error` is the code of the gateway's error. `ttft_s` is None if no event arrived, `ticket` if no worker was chosen.
+    `answered` is the usage of a complete answer, zero for an error; None without one. `text_bytes` of the answer's text
+    were sent, or carried by a `tunnel`. `served`: a worker has worked on it. `left`: the client closed first.
+    """
 
     status: int
+    ended_s: float
     duration_s: float
     ttft_s: float | None
     usage: Usage
     error: str | None
+    ticket: Ticket | None
+    answered: Usage | None
+    text_bytes: int
+    served: bool
+    left: bool
+    tunnel: bool
 
 
 class Layer:
     """One feature's part in one request. Override what the feature needs; the rest does nothing."""
 
     __slots__ = ()
+
+    def started(self, now_s: float) -> RequestError | None:
+        """Note that the request's head and body have arrived. An error refuses it."""
+        return None
+
+    def identified(self, now_s: float) -> RequestError | None:
+        """Note that the request's prompt is known as far as it will be. An error refuses it."""
+        return None
 
     def decided(self, placed: Ticket | Queued | Held | RequestError, now_s: float, took_s: float) -> None:
         """Note the answer to a call for a worker, which took `took_s`."""
@@ -71,6 +91,10 @@ class Layer:
     def response_lines(self, ticket: Ticket | None) -> bytes:
         """Return header lines, each with its CRLF, for the client. `ticket` is the placement that answers, if any."""
         return b""
+
+    def carried(self, tunnel_bytes: int, now_s: float) -> bool:
+        """Note how many bytes a tunnel has carried, after every few thousand. Return whether the tunnel has to end."""
+        return False
 
     def ended(self, end: RequestEnd) -> None:
         """Note the end of the request, which comes exactly once."""
@@ -101,7 +125,6 @@ class Features:
         self._always = tuple(always)
         self._by_route = by_route
         self.on: tuple[Feature, ...] = self._always
-        """Empty while nothing is on: then layers cost one comparison per request."""
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
         on: list[Feature] = []
@@ -113,4 +136,12 @@ class Features:
         self.on = (*self._always, *on)
 
     def layers(self, request: LayeredRequest) -> Sequence[Layer]:
-        return [layer for feature in self.on if (layer := feature.layer(request)) is not None]
+        """Return the layers of a request; most requests have none."""
+        found: list[Layer] | None = None
+        for feature in self.on:
+            layer = feature.layer(request)
+            if layer is not None:
+                if found is None:
+                    found = []
+                found.append(layer)
+        return () if found is None else found

@@ -13,7 +13,6 @@ from router.gateway.http.client.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.gateway.rewrites.model_name import renamed
-from router.limits.caller import Charge
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
@@ -28,8 +27,8 @@ class OutboundRequest:
     """
 
     __slots__ = (
-        "alternatives", "arrived_s", "body", "caller", "charge", "digest", "exemplar", "form", "head", "id", "key",
-        "layers", "limit_lines", "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route",
+        "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
+        "layers", "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route",
         "route_slot", "size_bytes", "upgrade", "withheld",
     )  # fmt: skip
 
@@ -66,10 +65,6 @@ class OutboundRequest:
         """The queue of the request's route, while the request counts against the route's limit."""
         self.plan: KvPlan | None = None
         """How workers share the request, also after that was given up."""
-        self.charge: Charge | None = None
-        """What the request has taken from its caller's limits, once it is admitted."""
-        self.limit_lines = b""
-        """The x-ratelimit header lines of the response; empty if the caller has no such limits."""
         self.named: str | None = None
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None

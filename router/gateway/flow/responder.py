@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.answer.charging import settle, text_tokens
 from router.gateway.flow.answer.relay import Relay, ResponseProgress
 from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
+from router.gateway.flow.layer import RequestEnd
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.services import RequestClient, RequestServices
@@ -36,7 +36,7 @@ class Responder:
     """
 
     __slots__ = (
-        "_began", "_charged", "_client", "_keep", "_outbound", "_promised", "_services", "_trickle", "answering",
+        "_answered", "_began", "_client", "_keep", "_outbound", "_promised", "_services", "_trickle", "answering",
         "error", "left_in", "log", "overdrawn", "relay", "tunnel",
     )  # fmt: skip
 
@@ -56,8 +56,8 @@ class Responder:
         self._trickle: Trickle | None = None
         self._began = False
         """Part of a worker's answer has gone to the client."""
-        self._charged: Usage | None = None
-        """The usage of a complete answer; None without one."""
+        self._answered: Usage | None = None
+        """The usage of a complete answer, zero for an error; None without one."""
         self.answering: Attempt | None = None
         self.left_in: RequestState | None = None
         """The state in which the client closed its connection, before its answer was complete."""
@@ -74,8 +74,7 @@ class Responder:
         lines = self._services.lines.of(outbound.head, outbound.id, ticket)
         for layer in outbound.layers:
             lines += layer.response_lines(ticket)
-        limit_lines = outbound.limit_lines
-        return lines + limit_lines if limit_lines else lines
+        return lines
 
     def _promise(self) -> bool:
         """Return whether the connection stays open: decided when the answer's head is written, and then final."""
@@ -126,7 +125,7 @@ class Responder:
             services.placements.cancel(attempt, now_s)
             return
         usage = self.log.usage = self._usage(attempt)
-        self._charged = usage if attempt.status < 400 else _NOTHING_USED
+        self._answered = usage if attempt.status < 400 else _NOTHING_USED
         self.answering = None
         plan = outbound.plan
         remote = plan is not None and plan.finished(attempt.ticket, usage)
@@ -189,7 +188,7 @@ class Responder:
         relay.status = 101
         self._began = True
         self.answering = attempt
-        metered = None if self._outbound.charge is None else self._meter
+        metered = self._meter if self._outbound.layers else None
         tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time, metered)
         connection.tunnel = tunnel.from_worker
         attempt.worker_writable = client.input.set_reading
@@ -198,18 +197,12 @@ class Responder:
         client.open_tunnel(tunnel)
 
     def _meter(self) -> None:
-        """Charge what the tunnel has carried. If the caller owes too much, the next sweep ends it."""
-        charge, tunnel = self._outbound.charge, self.tunnel
-        if charge is None or tunnel is None:
-            return
-        if charge.raise_to(text_tokens(tunnel.carried_bytes), self._services.time()):
-            self.overdrawn = True
-            self._client.deadline_s = 0.0
-
-    @property
-    def _text_bytes(self) -> int:
-        """The bytes that a caller with limits pays for if the answer reports no tokens."""
-        return self.relay.text_bytes if self.tunnel is None else self.tunnel.carried_bytes
+        """Tell the layers what the tunnel has carried. If one of them objects, the next sweep ends it."""
+        tunnel, now_s = self.tunnel, self._services.time()
+        for layer in self._outbound.layers:
+            if tunnel is not None and layer.carried(tunnel.carried_bytes, now_s):
+                self.overdrawn = True
+                self._client.deadline_s = 0.0
 
     @property
     def last_read_s(self) -> float:
@@ -275,26 +268,36 @@ class Responder:
 
     def close(self) -> None:
         """Write the log, and let the client send its next request."""
-        relay, error = self.relay, self.error
-        if self._outbound.charge is not None:
-            self._settle(self._services.time())
+        relay, error, log = self.relay, self.error, self.log
         left_in = None if self.left_in is None else self.left_in.name.lower()
         code = None if error is None else error.kind.spec.code
-        self.log.close(self._status(), relay.response_bytes, relay.events, left_in, code)
+        status, now_s = self._status(), self._services.time()
+        if self._outbound.layers:
+            self._end_layers(status, now_s, code)
+        log.close(status, now_s, relay.response_bytes, relay.events, left_in, code)
         self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()
         if self.left_in is None:
             self._client.request_ended(self._keep and self._promise())
 
-    def _settle(self, now_s: float) -> None:
-        """End the charge. A client that left pays for what its worker has probably generated."""
-        ticket = self.log.ticket
-        left = self.left_in is not None and ticket is not None
-        made_tokens = 0
-        if left and ticket is not None and self.tunnel is None:
-            made_tokens = self._services.placements.dispatcher.generated_tokens(ticket, now_s)
-        served = self._began or left or self._charged is not None
-        settle(self._outbound, self._charged, self._text_bytes, now_s, served=served, made_tokens=made_tokens)
+    def _end_layers(self, status: int, now_s: float, code: str | None) -> None:
+        log, tunnel, answered, left = self.log, self.tunnel, self._answered, self.left_in is not None
+        end = RequestEnd(
+            status,
+            now_s,
+            now_s - self._outbound.arrived_s,
+            log.ttft_s,
+            log.usage,
+            code,
+            log.ticket,
+            answered,
+            self.relay.text_bytes if tunnel is None else tunnel.carried_bytes,
+            served=self._began or answered is not None or (left and log.ticket is not None),
+            left=left,
+            tunnel=tunnel is not None,
+        )
+        for layer in self._outbound.layers:
+            layer.ended(end)
 
     def _status(self) -> int:
         """Return the status for log and metrics. A client ends a tunnel by leaving."""

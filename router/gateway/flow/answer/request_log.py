@@ -7,7 +7,6 @@ from time import time as wall_time
 from typing import Any, Final
 
 from router.gateway.flow.answer.service_levels import ServiceLevels
-from router.gateway.flow.layer import RequestEnd
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.metrics import GatewayMetrics, Labels
@@ -64,13 +63,13 @@ class RequestLog:
     """
 
     __slots__ = (
-        "_labels", "_request", "_sinks", "_ttft_s", "complete", "output_tokens", "ticket", "usage",
+        "_labels", "_request", "_sinks", "complete", "output_tokens", "ticket", "ttft_s", "usage",
     )  # fmt: skip
 
     def __init__(self, sinks: LogSinks, request: OutboundRequest) -> None:
         self._sinks = sinks
         self._request = request
-        self._ttft_s: float | None = None
+        self.ttft_s: float | None = None
         self._labels: Labels | None = None
         context = traced(request.head.fields.get(b"traceparent"))
         if context is not None and context.sampled:
@@ -85,12 +84,12 @@ class RequestLog:
         return "" if self.ticket is None else self.ticket.candidate.id
 
     def first_event(self, now_s: float) -> None:
-        self._ttft_s = now_s - self._request.arrived_s
+        self.ttft_s = now_s - self._request.arrived_s
         self._labels = self._labelled()
         ttft = self._sinks.metrics.ttft
-        ttft.observe(self._ttft_s, self._labels)
+        ttft.observe(self.ttft_s, self._labels)
         if self._request.exemplar is not None:
-            ttft.exemplify(self._ttft_s, self._labels, self._request.exemplar, wall_time())
+            ttft.exemplify(self.ttft_s, self._labels, self._request.exemplar, wall_time())
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
         assert self._labels is not None
@@ -116,22 +115,22 @@ class RequestLog:
         model = request.model if placed is None else placed.request.model
         return self._request.route.pattern, request.route, self._sinks.model(model)
 
-    def close(self, status: int, response_bytes: int, events: int, left_in: str | None, error: str | None) -> None:
+    def close(
+        self, status: int, now_s: float, response_bytes: int, events: int, left_in: str | None, error: str | None
+    ) -> None:
         """Write the entry of the ended request.
 
         `events` counts the events of a stream. `left_in` is the state in which the client left, and `error` the code
         of the gateway's error.
         """
         sinks, request = self._sinks, self._request
-        duration_s = sinks.time() - request.arrived_s
+        duration_s = now_s - request.arrived_s
         labels = self._labels or self._labelled()
-        for layer in request.layers:
-            layer.ended(RequestEnd(status, duration_s, self._ttft_s, self.usage, error))
         sinks.metrics.requests.add(1.0, (*labels, str(status)))
         sinks.metrics.durations.observe(duration_s, labels)
         if request.exemplar is not None:
             sinks.metrics.durations.exemplify(duration_s, labels, request.exemplar, wall_time())
-        if self._ttft_s is not None:
+        if self.ttft_s is not None:
             self._measure_lengths(labels)
         if sinks.service_levels.any:
             self._judge(status, duration_s)
@@ -142,7 +141,7 @@ class RequestLog:
                 request.peer,
                 status=status,
                 bytes=response_bytes,
-                ttft_s=None if self._ttft_s is None else round(self._ttft_s, 6),
+                ttft_s=None if self.ttft_s is None else round(self.ttft_s, 6),
                 duration_s=round(duration_s, 6),
                 **self._placement(),
                 **self._tokens(events),
@@ -166,7 +165,7 @@ class RequestLog:
         request = self._request.request
         if request is None or not request.stream or 400 <= status < 500:
             return
-        sinks, ttft_s, tokens = self._sinks, self._ttft_s, self.output_tokens
+        sinks, ttft_s, tokens = self._sinks, self.ttft_s, self.output_tokens
         levels = sinks.service_levels.of(request.route, request.model)
         if levels.ttft is not None:
             self._judged("ttft", ttft_s is not None and ttft_s <= levels.ttft)

@@ -1,13 +1,10 @@
-"""Charge a request to the limits of its caller: by an estimate when it starts, by its usage when it ends."""
+"""What a request costs its caller, in tokens, when it ends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final
 
-from router.errors import RequestError
-from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.routes import Route
 from router.placement.request import Request, Usage
 from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH
@@ -16,39 +13,6 @@ BYTES_PER_TOKEN: Final = 4
 """English text has about four bytes per token."""
 _ONE_TURN: Final = frozenset({CHAT_PATH, MESSAGES_PATH})
 """Paths whose output limit holds for the whole of each answer."""
-
-
-def refused_early(outbound: OutboundRequest, now_s: float) -> RequestError | None:
-    """Return the refusal of a caller whose last request was refused, if any request would be refused still.
-
-    So the gateway does not tokenise the prompts of a caller that sends on above its limits.
-    """
-    limits = outbound.caller.limits
-    if limits is None or not limits.refused:
-        return None
-    refusal = limits.peek(now_s)
-    if refusal is not None:
-        outbound.limit_lines = limits.lines()
-    return refusal
-
-
-def charge(outbound: OutboundRequest, expected: Callable[[Request], int], now_s: float) -> RequestError | None:
-    """Charge an identified request to its caller's limits, or return the error if it is above one of them.
-
-    The estimate is its prompt tokens and, if the path generates text, the output tokens that `expected` returns. A
-    request that runs no model costs no tokens.
-    """
-    limits, request, route = outbound.caller.limits, outbound.request, outbound.route
-    assert limits is not None and request is not None
-    tokens = 0
-    if route.prefills:  # a WebSocket has no prompt yet, but it needs a bucket that is not empty
-        tokens = max(1, request.prompt_tokens + (expected(request) if route.generates else 0))
-    admitted = limits.admit(tokens, now_s)
-    outbound.limit_lines = limits.lines()
-    if isinstance(admitted, RequestError):
-        return admitted
-    outbound.charge = admitted
-    return None
 
 
 def text_tokens(text_bytes: int) -> int:
@@ -96,26 +60,3 @@ def _read_tokens(request: Request, text_bytes: int) -> int:
     if request.max_tokens is None or request.path not in _ONE_TURN:
         return tokens
     return min(tokens, max(0, request.max_tokens) * max(1, request.answers))
-
-
-def settle(
-    outbound: OutboundRequest,
-    usage: Usage | None,
-    text_bytes: int,
-    now_s: float,
-    *,
-    served: bool,
-    made_tokens: int = 0,
-) -> None:
-    """End the request's charge. `usage` is that of a complete answer, None without one.
-
-    A request that a worker has not `served` is free.
-    """
-    open_charge, request = outbound.charge, outbound.request
-    assert open_charge is not None and request is not None
-    tokens = 0
-    if usage is not None:
-        tokens = answer_tokens(request, outbound.route, usage, open_charge.tokens, text_bytes)
-    elif served:
-        tokens = left_tokens(request, outbound.route, open_charge.tokens, text_bytes, made_tokens)
-    open_charge.settle(tokens, now_s, served=served)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.gateway.flow.answer.charging import answer_tokens, left_tokens, text_tokens
+from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.gateway.flow.answer.relay import _events, _frame_bytes
 from router.gateway.http.client.routes import RouteTable
 from router.placement.request import Request, Usage
