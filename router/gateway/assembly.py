@@ -19,9 +19,6 @@ from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.driver import RequestDriver
-from router.gateway.flow.handover.kv_plans import KvPlans
-from router.gateway.flow.handover.kv_pull import Pulls
-from router.gateway.flow.handover.pairs import Handovers
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.placement_gate import PlacementGate
@@ -38,6 +35,9 @@ from router.gateway.http.time_slices import TimeSlices
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
+from router.gateway.layers.handover.kv_plans import KvPlans
+from router.gateway.layers.handover.kv_pull import Pulls
+from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.layers.trace.layer import TraceSink
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
@@ -146,7 +146,9 @@ class Assembly:
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (
-            Handovers(config.handover, context.dispatcher, fleet, loop, metrics) if config.handover.connector else None
+            Handovers(config.handover, context.dispatcher, fleet, loop, metrics, timeouts.connect_s)
+            if config.handover.connector
+            else None
         )
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
         requests = self._request_services(context, identifier, cors, access)

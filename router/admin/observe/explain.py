@@ -18,7 +18,7 @@ from router.admin.documents import Body, Shape
 from router.admin.http.problems import invalid
 from router.admin.operations import Answer, Call, operation
 from router.admin.system import ProcessView
-from router.gateway.flow.handover.kv_plans import may_be_shared
+from router.gateway.layers.handover.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
 from router.placement.decision_log.decisions import Explanation
 from router.placement.dispatcher import Dispatcher

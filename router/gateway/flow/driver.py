@@ -16,14 +16,11 @@ from typing import Any, Final
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt.attempt import Attempt
-from router.gateway.flow.concurrent_prefill import ConcurrentPrefill
 from router.gateway.flow.deadlines import Deadline, RequestDeadlines
 from router.gateway.flow.flow import Flow
-from router.gateway.flow.handover.handover import KvHandover
-from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
-from router.gateway.flow.placement_gate import Placement
+from router.gateway.flow.plan import After, Plan
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
@@ -49,7 +46,7 @@ class RequestDriver:
     """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
 
     __slots__ = (
-        "_beside", "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
+        "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
         "_running", "_services",
     )  # fmt: skip
 
@@ -72,8 +69,6 @@ class RequestDriver:
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
         self._ended = False
-        self._beside: ConcurrentPrefill | None = None
-        """The prefill that runs at the same time as the decode."""
 
     # for the queues, the quarantine and the gateway
 
@@ -104,7 +99,18 @@ class RequestDriver:
     def awaited(self) -> tuple[FleetEndpoint, ...]:
         attempt = self._flow.attempt
         awaited = () if attempt is None or not attempt.unopened else (attempt.ticket.candidate.endpoint,)
-        return awaited if self._beside is None else (*awaited, self._beside.endpoint)
+        return (*awaited, *self._beside)
+
+    @property
+    def _beside(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoint of a leg that runs beside the client's, if any."""
+        beside = None if self._outbound.plan is None else self._outbound.plan.beside
+        return () if beside is None else (beside,)
+
+    def _give_up_beside(self, endpoint: FleetEndpoint, reason: str) -> None:
+        plan = self._outbound.plan
+        if plan is not None and plan.beside is endpoint:
+            plan.give_up_beside(reason)
 
     def note_read(self) -> None:
         """Note in the worker's evidence when the last byte of the answer in progress arrived."""
@@ -129,15 +135,13 @@ class RequestDriver:
                 ticket, point = attempt.ticket, attempt.point_if_given_up
                 if self._flow.in_earlier_leg or placements.replaceable(self._outbound, ticket, point, now_s):
                     attempt.give_up(_LOST)
-            if self._beside is not None and self._beside.endpoint is endpoint:
-                self._beside.give_up(_LOST)
+            self._give_up_beside(endpoint, _LOST)
         except Exception:
             self.crashed()
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        found = tuple(ticket.candidate.endpoint for ticket in self.tickets)
-        return found if self._beside is None else (*found, self._beside.endpoint)
+        return (*(ticket.candidate.endpoint for ticket in self.tickets), *self._beside)
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
         """Give up what runs at `endpoint`: no answer will come from it.
@@ -152,8 +156,7 @@ class RequestDriver:
                 return
             if endpoint in self.unanswered:
                 self._flow.attempt.give_up(_GONE)
-            if self._beside is not None and self._beside.endpoint is endpoint:
-                self._beside.give_up(_GONE)
+            self._give_up_beside(endpoint, _GONE)
         except Exception:
             self.crashed()
 
@@ -200,7 +203,7 @@ class RequestDriver:
 
     def client_writable(self, writable: bool) -> None:
         """Pause the attempt while the client does not read, or resume it."""
-        if self._beside is None and self._flow.attempt is not None:  # else it reads no answer yet, or goes on by itself
+        if not self._beside and self._flow.attempt is not None:  # else it reads no answer yet, or goes on by itself
             self._flow.attempt.pause(not writable)
         self._responder.client_paced()
 
@@ -247,14 +250,14 @@ class RequestDriver:
         started_s = perf_counter() if self._outbound.layers else 0.0
         placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
         for layer in self._outbound.layers:
-            layer.decided(_first_ticket(placed), now_s, perf_counter() - started_s)
+            layer.decided(placed.noted if isinstance(placed, Plan) else placed, now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
-        elif isinstance(placed, KvHandover):
-            self._begin_handover(placed)
-        elif isinstance(placed, KvPull):
+        elif isinstance(placed, Plan):
             self._outbound.plan = placed
-            self._begin(placed.ticket)
+            self._flow.legs = placed.sequence
+            self._begin(placed.first)
+            placed.begin_beside(self)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):
@@ -267,35 +270,31 @@ class RequestDriver:
                 self._deadlines.since_s = now_s
             self._on(Event.HOLD)
 
-    def _begin_handover(self, handover: KvHandover) -> None:
-        """Begin the prefill; also the decode, if it waits for the KV cache and not for the prefill's answer."""
-        self._outbound.plan = handover
-        if handover.together:
-            self._beside = ConcurrentPrefill(self._services, self._outbound, handover, self._prefilled)
-            self._begin(handover.decode)
-            self._beside.start()
-        else:
-            self._flow.legs = handover.legs
-            self._begin(handover.first)
-
     def _begin(self, ticket: Ticket) -> None:
         self._responder.log.ticket = ticket
         commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
-        services, outbound, report = self._services.attempts, self._outbound, self._reported
-        leg = ""
+        services, outbound, report, name = self._services.attempts, self._outbound, self._reported, ""
         if plan is None:
             attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
         else:
-            collects, limit_s = plan.prefills_at(ticket), plan.limit_s(ticket, self._services.time())
-            leg = "prefill" if collects else "decode" if isinstance(plan, KvHandover) else ""
+            name, collects, limit_s, depends = plan.leg(ticket, self._services.time())
             attempt = Attempt(
                 services, outbound, ticket, report,
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
-                doubts_refusals=plan.depends_at(ticket),
+                doubts_refusals=depends,
             )  # fmt: skip
         for layer in outbound.layers:
-            layer.attempted(attempt, self._services.time(), leg)
+            layer.attempted(attempt, self._services.time(), name)
         self._on(_PLACED, attempt)
+
+    def attempt_beside(self, ticket: Ticket, report: Callable[[Outcome, Attempt], None]) -> Attempt:
+        services = self._services
+        attempt = Attempt(
+            services.attempts, self._outbound, ticket, report, commented=False, paused=False, collects=True
+        )
+        for layer in self._outbound.layers:
+            layer.attempted(attempt, services.time(), "prefill")
+        return attempt
 
     def _queue(self, _: object) -> None:
         placements = self._services.placements
@@ -318,7 +317,8 @@ class RequestDriver:
     # attempts
 
     def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
-        if self._beside is not None and self._beside.holds_back(outcome, attempt):
+        plan = self._outbound.plan
+        if plan is not None and plan.holds_back(outcome, attempt):
             return
         if outcome is _HAS_OPENED:
             self._on(_OPENED, attempt)
@@ -329,7 +329,7 @@ class RequestDriver:
         elif outcome is Outcome.FAILED:
             self._failed(attempt)
         elif outcome is Outcome.SUSPECTED:
-            self._services.placements.suspect(self._outbound, attempt)
+            self.suspect(attempt)
         elif outcome is Outcome.SWITCHED:
             self._on(Event.SWITCHED, attempt)
         elif outcome is Outcome.CRASHED:
@@ -337,23 +337,19 @@ class RequestDriver:
         else:
             self._declined(outcome, attempt)
 
-    def _prefilled(self, problem: str | None) -> None:
-        """Go on with the decode, whose prefill beside it has ended; give it up if it will get no KV cache."""
-        beside, handover = self._beside, self._outbound.handover
-        assert beside is not None and handover is not None
-        self._beside = None
-        decode = self._flow.attempt
-        assert isinstance(decode, Attempt)
+    def suspect(self, attempt: Attempt) -> None:
+        self._services.placements.suspect(self._outbound, attempt)
+
+    def beside_ended(self, problem: str | None) -> None:
+        plan, attempt = self._outbound.plan, self._flow.attempt
+        assert plan is not None and isinstance(attempt, Attempt)
         try:
-            if problem is not None:
-                handover.prefill_failed()
-                decode.give_up(problem)
-                return
-            decode.limit_s = handover.decode_limit_s(decode.since_s, self._services.time())
-            self._arm()
-            decode.pause(not self._client.writable)
-            for outcome in beside.held_back():
-                self._reported(outcome, decode)
+            outcomes = plan.beside_ended(attempt, problem, self._services.time())
+            if problem is None:
+                self._arm()
+                attempt.pause(not self._client.writable)
+            for outcome in outcomes:
+                self._reported(outcome, attempt)
         except Exception:
             self.crashed()
 
@@ -394,62 +390,43 @@ class RequestDriver:
     def _depends(self, attempt: Attempt) -> bool:
         """Return whether the attempt gets another worker's KV cache."""
         plan = self._outbound.plan
-        return plan is not None and plan.depends_at(attempt.ticket)
+        return plan is not None and plan.leg(attempt.ticket, 0.0).depends
 
     def _retry(self, attempt: Attempt) -> None:
-        placements, now_s = self._services.placements, self._services.time()
-        if self._outbound.plan is not None and self._retry_shared(attempt, now_s):
-            return
-        started_s = perf_counter() if self._outbound.layers else 0.0
-        again = placements.retry(self._outbound, attempt, now_s)
-        for layer in self._outbound.layers:
+        services, outbound, plan = self._services, self._outbound, self._outbound.plan
+        now_s = services.time()
+        if plan is not None:
+            follows = plan.failed(attempt, self._within, now_s)
+            if isinstance(follows, Ticket):
+                self._begin(follows)
+                return
+            if follows is After.ALONE:
+                self._flow.skip_to_last_leg()
+                self._place()
+                return
+        started_s = perf_counter() if outbound.layers else 0.0
+        again = services.placements.retry(outbound, attempt, now_s)
+        for layer in outbound.layers:
             layer.decided(again, now_s, perf_counter() - started_s)
         if isinstance(again, Ticket):
             self._begin(again)
         else:
             self.refuse(again)
 
-    def _retry_shared(self, attempt: Attempt, now_s: float) -> bool:
-        """Go on after a failed attempt of a plan. Return False for the usual retry."""
-        placements, outbound = self._services.placements, self._outbound
-        self._leave_prefill(finish=attempt.given_up)
-        if not self._flow.in_earlier_leg:
-            if not placements.runs_plain(outbound, attempt, now_s):
-                return False
-            self._place()
-            return True
-        again = placements.retry_prefill(outbound, attempt, now_s)
-        if again is not None:
-            self._begin(again)
-        else:
-            self._flow.skip_to_last_leg()
-            self._serve_alone(now_s)
-        return True
-
-    def _leave_prefill(self, *, finish: bool) -> None:
-        """Go on without a prefill that runs beside the decode. `finish` it if the decode worker may wait for it."""
-        beside, self._beside = self._beside, None
-        if beside is not None:
-            beside.leave(finish=finish)
-
-    def _serve_alone(self, now_s: float) -> None:
-        handover = self._outbound.handover
-        assert handover is not None
-        handover.end(now_s)
-        self._place()
+    def _within(self, failed: tuple[str, ...]) -> frozenset[str] | None:
+        return self._services.placements.within(self._outbound, failed)
 
     def _cancel(self, _: object) -> None:
         self._responder.cancel(self._flow.take_dropped())
 
     def _next_leg(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=True)
-        handover, now_s = self._outbound.handover, self._services.time()
-        assert handover is not None
-        ticket = handover.decode_ticket(now_s)
+        plan = self._outbound.plan
+        ticket = None if plan is None else plan.next_leg(self._services.time())
         if ticket is not None:
             self._begin(ticket)
         else:
-            self._serve_alone(now_s)
+            self._place()
 
     # the answer
 
@@ -474,7 +451,6 @@ class RequestDriver:
     def _end(self, _: object) -> None:
         self._ended = True
         self._running.discard(self)
-        self._leave_prefill(finish=True)
         self._services.placements.ended(self._outbound)
         if self._outbound.plan is not None:
             self._outbound.plan.end(self._services.time())
@@ -551,12 +527,6 @@ class RequestDriver:
 
     def _stalled(self, message: str) -> None:
         self._stream_failed(Event.STALLED, ErrorKind.STREAM_IDLE_TIMEOUT, message)
-
-
-def _first_ticket(placed: Placement) -> Ticket | Queued | Held | RequestError:
-    if isinstance(placed, KvHandover):
-        return placed.prefill
-    return placed.ticket if isinstance(placed, KvPull) else placed
 
 
 _OWN_STEPS: Final[dict[Effect, Callable[[RequestDriver, Any], None]]] = {

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from router.gateway.flow.handover.handover import KvHandover
-from router.gateway.flow.handover.kv_plans import KvPlan
-from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.layer import Layer
+from router.gateway.flow.plan import Plan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
@@ -63,7 +59,7 @@ class OutboundRequest:
         """What was read of `body`, if it is a form."""
         self.route_slot: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
-        self.plan: KvPlan | None = None
+        self.plan: Plan | None = None
         """How workers share the request, also after that was given up."""
         self.named: str | None = None
         """The model that the body, or the query, names."""
@@ -78,14 +74,8 @@ class OutboundRequest:
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 
-    @property
-    def handover(self) -> KvHandover | None:
-        plan = self.plan
-        return plan if isinstance(plan, KvHandover) else None
-
     def id_for(self, ticket: Ticket) -> bytes:
-        handover = self.handover
-        own = None if handover is None else handover.request_id(ticket)
+        own = None if self.plan is None else self.plan.request_id(ticket)
         return self.id if own is None else own
 
     def rename(self, model: str) -> None:
@@ -99,14 +89,12 @@ class OutboundRequest:
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
         plan = self.plan
-        if isinstance(plan, KvHandover) and (shared := plan.outgoing(ticket, now_s)) is not None:
-            return OutgoingBody(self.head, shared, plan.rewrite(ticket))
+        if plan is not None and (own := plan.own_body(self.head, ticket, now_s)) is not None:
+            return own
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body, _ = renamed(self.route, head, body, self.form, self.named, model)
             self.withheld = self.caller.withheld_salted
         rewrites = self.rewrites
         made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)
-        if not isinstance(plan, KvPull):
-            return made
-        return msgspec.structs.replace(made, body=plan.outgoing(ticket, made.body, now_s))
+        return made if plan is None else plan.added_to(made, ticket, now_s)

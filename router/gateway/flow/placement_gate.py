@@ -8,10 +8,9 @@ from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt.attempt import Attempt
-from router.gateway.flow.handover.handover import PREFILL_FAILED
-from router.gateway.flow.handover.kv_plans import KvPlan, KvPlans
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.plan import Plan, Planner
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
 from router.gateway.metrics import GatewayMetrics
@@ -27,7 +26,7 @@ from router.placement.request import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
-Placement: TypeAlias = Ticket | KvPlan | Queued | Held | RequestError
+Placement: TypeAlias = Ticket | Plan | Queued | Held | RequestError
 """Load reserved on one worker, on two that share the request, or on one that pulls; no worker is ready; the policy
 holds the request; or the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
@@ -53,7 +52,7 @@ class PlacementGate:
     longest_wait_s: float
     routes: RouteQueues
     models: ModelChoice
-    kv_plans: KvPlans | None = None
+    planner: Planner | None = None
 
     def body_key(self, outbound: OutboundRequest) -> int:
         if not outbound.key and (outbound.digest is not None or outbound.body):
@@ -61,13 +60,13 @@ class PlacementGate:
             outbound.key = self.quarantine.key(outbound.head.path, digest)
         return outbound.key
 
-    def _within(self, outbound: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
+    def within(self, outbound: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
         """Return the endpoints that the request may go to; None for all.
 
         Raises:
             RequestError: the request may go to no endpoint.
         """
-        return self.quarantine.within(self.body_key(outbound), failed)
+        return self.quarantine.within(self.body_key(outbound), failed) if self.quarantine.active else None
 
     def place(
         self, outbound: OutboundRequest, request: Request, state: RequestState, since_s: float, now_s: float
@@ -78,12 +77,12 @@ class PlacementGate:
         if stopped is not None:
             return stopped
         try:
-            within = self._within(outbound) if self.quarantine.active else None
+            within = self.within(outbound)
         except RequestError as error:
             return error
         shared = None
-        if self.kv_plans is not None:
-            shared = self._shared(self.kv_plans, outbound, request, state, now_s, within)
+        if self.planner is not None:
+            shared = self._shared(self.planner, outbound, request, state, now_s, within)
         if shared is None or isinstance(shared, PendingPlacement):
             placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
         else:
@@ -100,13 +99,13 @@ class PlacementGate:
 
     def _shared(
         self,
-        kv_plans: KvPlans,
+        planner: Planner,
         outbound: OutboundRequest,
         request: Request,
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> KvPlan | PendingPlacement | RequestError | None:
+    ) -> Plan | PendingPlacement | RequestError | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.
@@ -114,7 +113,7 @@ class PlacementGate:
         if outbound.plan is not None or self._others_first(outbound, request, state):
             return None
         trusted = "transfer_params" in outbound.caller.may
-        return kv_plans.begin(request, outbound.head.fields, outbound.body, now_s, within, trusted=trusted)
+        return planner.begin(request, outbound.head.fields, outbound.body, now_s, within, trusted=trusted)
 
     def _alone(
         self,
@@ -236,7 +235,7 @@ class PlacementGate:
 
     def _after_wait(self, outbound: OutboundRequest, request: Request, now_s: float) -> Ticket | None:
         try:
-            within = self._within(outbound) if self.quarantine.active else None
+            within = self.within(outbound)
         except RequestError:
             return None
         placed = self._fallback(outbound, request, _FULL, now_s, False, within)
@@ -272,7 +271,7 @@ class PlacementGate:
         assert failure is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
+            within = self.within(outbound, tried(ticket))
         except RequestError as error:
             self.dispatcher.failed(ticket, *why)
             return error
@@ -286,49 +285,10 @@ class PlacementGate:
         self.metrics.retries.add(1.0, (failure.point.value,))
         return again
 
-    def retry_prefill(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | None:
-        """Release a failed prefill, and ask for another prefill worker; None to serve the request on one worker."""
-        failure, ticket, handover = attempt.failure, attempt.ticket, outbound.handover
-        assert failure is not None and handover is not None
-        why = (failure.point, now_s, failure.reason, failure.retry_after_s)
-        try:
-            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
-        except RequestError:
-            self.dispatcher.failed(ticket, *why)
-            within = frozenset()
-        again = self.dispatcher.retry_prefill(ticket, *why, within=within, receiver=handover.receiver)
-        if again is None:
-            handover.settle(PREFILL_FAILED)
-        else:
-            self.metrics.retries.add(1.0, (failure.point.value,))
-            handover.again(again)
-        return again
-
-    def finish_prefill(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
-        """Release a prefill that has ended. Its whole answer is its first token."""
-        if attempt.status < 400:
-            self.dispatcher.first_token(attempt.ticket, now_s)
-        self.dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
-
-    def runs_plain(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
-        """Release an attempt whose worker could not use another one's KV cache, if another one may be made without."""
-        failure, plan, handover = attempt.failure, outbound.plan, outbound.handover
-        if plan is None or failure is None:
-            return False
-        if handover is not None and handover.lacks_prefill(attempt.ticket):
-            self.dispatcher.not_handed_over(attempt.ticket, now_s, failure.reason)
-            return True
-        if not plan.depends_at(attempt.ticket):
-            return False
-        plan.settle(plan.failed_as)
-        if attempt.lost or failure.point not in plan.plain_after:
-            return False  # the worker is gone, or takes no request
-        return self.dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
-
     def replaceable(self, outbound: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
         """Return whether another worker is ready to take over from an attempt that fails at `point`."""
         try:
-            within = self._within(outbound, tried(ticket)) if self.quarantine.active else None
+            within = self.within(outbound, tried(ticket))
         except RequestError:
             return False
         return self.dispatcher.has_alternative(ticket, point, now_s, within=within)

@@ -138,12 +138,10 @@ class Responder:
         services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
 
     def finish_leg(self, attempt: Attempt) -> None:
-        """Release a prefill, whose answer is complete, and keep what it hands over."""
-        handover = self._outbound.handover
-        assert handover is not None
-        now_s = self._services.time()
-        usage = handover.prefilled(attempt.content, attempt.status, now_s)
-        self._services.placements.finish_prefill(self._outbound, attempt, usage, now_s)
+        """Release a leg that is not the last, whose answer is complete."""
+        plan = self._outbound.plan
+        assert plan is not None
+        plan.answered(attempt, self._services.time())
 
     def fail(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=False)

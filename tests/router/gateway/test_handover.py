@@ -7,7 +7,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
-from router.gateway.flow.handover.heartbeat import Heartbeat
+from router.gateway.layers.handover.heartbeat import Heartbeat
 from router.placement.request import Request
 from tests.support import otlp
 from tests.support.answers import silent

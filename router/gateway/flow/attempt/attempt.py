@@ -217,11 +217,12 @@ class Attempt:
             withheld=outbound.withheld,
             via=services.via,
         )
-        handover = outbound.handover
-        if handover is not None:
-            if not handover.together:  # the time to dial has passed, or the parameters were not sent after all
-                self.limit_s = handover.limit_s(self.ticket, now_s)
-            if line := handover.line(self.ticket):
+        plan = outbound.plan
+        if plan is not None:
+            limit_s = plan.sent_limit_s(self.ticket, now_s)
+            if limit_s is not None:
+                self.limit_s = limit_s
+            if line := plan.worker_line(self.ticket):
                 head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
         for layer in outbound.layers:
             head = head[:-2] + layer.worker_lines(self) + head[-2:]

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from router.gateway.flow.layer import Layer, LayeredRequest, RouteFeature
+from router.gateway.layers.response_header.settings import ResponseHeaderSettings
 from router.placement.tickets import Ticket
-
-
-class ResponseHeaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-    value: Annotated[str, Meta(pattern=r"^[ -~]{0,256}$")]
 
 
 class ResponseHeader(RouteFeature):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.gateway.flow.answer.relay import _events, _frame_bytes
 from router.gateway.http.client.routes import RouteTable
+from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.placement.request import Request, Usage
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

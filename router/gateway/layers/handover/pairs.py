@@ -12,8 +12,8 @@ from backends.vllm.handover.prefiller_header import NAME as PREFILLER
 from backends.vllm.handover.prefiller_header import named_worker
 from backends.vllm.handover.request_body import split
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.handover.handover import KvHandover, SidecarHandover
-from router.gateway.flow.handover.prefill_peers import HandoverParts
+from router.gateway.layers.handover.handover import KvHandover, SidecarHandover
+from router.gateway.layers.handover.prefill_peers import HandoverParts
 from router.placement.fleet.roles import SIDECAR
 from router.placement.handover.planner import PlannedHandover
 from router.placement.request import Request

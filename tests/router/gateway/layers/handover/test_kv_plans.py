@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from policies.handover_cost import PairCost, PullCost
-from router.gateway.flow.handover.handover import KvHandover
-from router.gateway.flow.handover.kv_plans import KvPlans
-from router.gateway.flow.handover.kv_pull import KvPull, Pulls
-from router.gateway.flow.handover.pairs import Handovers
+from router.gateway.layers.handover.handover import KvHandover
+from router.gateway.layers.handover.kv_plans import KvPlans
+from router.gateway.layers.handover.kv_pull import KvPull, Pulls
+from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.handover.pulls import PlannedPull
@@ -34,7 +34,7 @@ class Fleet:
             self.site.hold(1)
         config, metrics = self.site.config, GatewayMetrics(Registry())
         loop = asyncio.get_running_loop()
-        handovers = Handovers(config, self.site.dispatcher, self.site.fleet, loop, metrics)
+        handovers = Handovers(config, self.site.dispatcher, self.site.fleet, loop, metrics, 5.0)
         self.kv_plans = KvPlans(handovers, Pulls(config, self.site.dispatcher, metrics.pulls))
         self.before = self.site.decisions
 
@@ -67,7 +67,7 @@ def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(delay
 
 
 async def test_the_body_of_a_pull_beside_a_pair_is_read_once(monkeypatch):
-    monkeypatch.setattr("router.gateway.flow.handover.kv_pull.outermost", None)
+    monkeypatch.setattr("router.gateway.layers.handover.kv_pull.outermost", None)
     assert isinstance(Fleet(held=True).begin(), KvPull)
 
 

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from router.errors import RequestError
-from router.gateway.flow.handover.handover import KvHandover
-from router.gateway.flow.handover.kv_pull import KvPull, Pulls
-from router.gateway.flow.handover.pairs import Handovers
+from router.gateway.layers.handover.handover import KvHandover
+from router.gateway.layers.handover.kv_pull import KvPull, Pulls
+from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
 from router.placement.handover.pulls import PlannedPull
 from router.placement.placer import PendingPlacement

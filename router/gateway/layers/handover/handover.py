@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import ClassVar, Final
@@ -13,13 +14,21 @@ from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
-from router.gateway.flow.handover.prefill_peers import HandoverParts
+from router.errors import RequestError
+from router.gateway.flow.outcomes import Failure, Outcome
+from router.gateway.flow.plan import After, Leg, Plan, PlanHost, PlannedAttempt, Within
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
+from router.gateway.layers.handover.prefill_peers import HandoverParts
+from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
+from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
 from router.placement.handover.planner import HandoverTickets
 from router.placement.request import FailurePoint, Usage
+from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
 
 HANDED_OVER: Final = "handed_over"
@@ -31,24 +40,17 @@ DECODE_FAILED: Final = "decode_failed"
 STOPPED: Final = "stopped"
 
 
-class KvHandover:
+class KvHandover(Plan):
     """The handover of one request: its two reservations, and what the prefill worker handed over.
 
     It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.
     With a connector whose decode worker waits for the KV cache, both workers get their requests `together`.
     """
 
-    legs: ClassVar[int] = 2
-    """Requests to workers, one after the other."""
-    failed_as: ClassVar[str] = DECODE_FAILED
-    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(FailurePoint) - {
-        FailurePoint.CONNECT,
-        FailurePoint.STOPPING,
-    }
-    """After failures at these points, the request may run once more without the handover."""
+    steps: ClassVar[int] = 2
     __slots__ = (
-        "_api", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members", "_outcome", "_params",
-        "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
+        "_api", "_beside", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members",
+        "_outcome", "_params", "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
     )  # fmt: skip
 
     def __init__(self, handovers: HandoverParts, members: Members, tickets: HandoverTickets) -> None:
@@ -59,7 +61,7 @@ class KvHandover:
         self.prefill = tickets.prefill
         """The placement of the prefill that runs, or ran last."""
         self._legs = self._named()
-        at_once = handovers.connector.order is Order.TOGETHER and self.legs == 2
+        at_once = handovers.connector.order is Order.TOGETHER and self.steps == 2
         self.together = at_once and not handovers.peers.lacks(self.prefill.candidate)
         """The decode request does not wait for the prefill's answer."""
         self._params: TransferParams | None = None
@@ -75,6 +77,8 @@ class KvHandover:
         self._outcome = ""
         self._transfer: Transfer | None = None
         """The transfer whose time is measured, from the decode request on."""
+        self._beside: ConcurrentPrefill | None = None
+        """The prefill that runs at the same time as the decode."""
         handovers.heartbeat.listen()
 
     def _named(self) -> Legs:
@@ -86,21 +90,25 @@ class KvHandover:
         )
 
     @property
-    def receiver(self) -> str:
-        """The endpoint that waits for the prompt's KV cache."""
-        return self.decode.candidate.endpoint.id
+    def first(self) -> Ticket:
+        return self.decode if self.together else self.prefill
 
     @property
-    def first(self) -> Ticket:
+    def noted(self) -> Ticket:
         return self.prefill
 
-    def line(self, ticket: Ticket) -> bytes:
-        """Return the header line that the request to the ticket's worker needs; empty if it needs none."""
-        return b""
+    @property
+    def sequence(self) -> int:
+        return 1 if self.together else self.steps
+
+    def leg(self, ticket: Ticket, now_s: float) -> Leg:
+        prefills = ticket is self.prefill
+        name = "prefill" if prefills else "decode"
+        return Leg(name, prefills, self.limit_s(ticket, now_s), self._depends_at(ticket))
 
     def request_id(self, ticket: Ticket) -> bytes | None:
-        """Return the X-Request-Id by which the two workers pair their requests; None for the client's own."""
-        if self.legs == 1 or not self._handovers.connector.same_request_id:
+        """Return the X-Request-Id by which the two workers pair their requests."""
+        if self.steps == 1 or not self._handovers.connector.same_request_id:
             return None
         if ticket is not self.prefill and ticket is not self.decode:
             return None
@@ -108,10 +116,7 @@ class KvHandover:
 
     # the prefill
 
-    def prefills_at(self, ticket: Ticket) -> bool:
-        return ticket is self.prefill
-
-    def again(self, ticket: Ticket) -> None:
+    def _again(self, ticket: Ticket) -> None:
         """Let another prefill worker compute the prompt, all of it: transfer parameters are used once."""
         self.prefill = self.decode.prefill = ticket
         self._legs = self._named()
@@ -173,33 +178,105 @@ class KvHandover:
 
     # the answer
 
-    def decode_ticket(self, now_s: float) -> Ticket | None:
-        """Return the placement of the decode; None if the request must run on one worker."""
-        if self._outcome:
-            return None
-        if now_s >= self._lease_end_s:
-            self.settle(LEASE_EXPIRED)
-            return None
-        endpoint = self.decode.candidate.endpoint
-        ready = self.decode.trial or endpoint.state is WorkerState.READY
-        if not self.decode.candidate.live or not ready:
-            self.settle(DECODE_WORKER_LOST)
-            return None
-        return self.decode
+    def answered(self, attempt: PlannedAttempt, now_s: float) -> None:
+        usage = self.prefilled(attempt.content, attempt.status, now_s)
+        self.finish_prefill(attempt, usage, now_s)
 
-    def prefill_failed(self) -> None:
-        self.settle(PREFILL_FAILED)
+    def finish_prefill(self, attempt: PlannedAttempt, usage: Usage, now_s: float) -> None:
+        """Release a prefill that has ended. Its whole answer is its first token."""
+        dispatcher = self._handovers.dispatcher
+        if attempt.status < 400:
+            dispatcher.first_token(attempt.ticket, now_s)
+        dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
-    def lacks_prefill(self, ticket: Ticket) -> bool:
-        """Return whether `ticket` is the placement of a decode whose prefill, beside it, has failed."""
-        failed = self._outcome in (PREFILL_FAILED, NOTHING_HANDED_OVER)
-        return failed and self.together and ticket is self.decode
+    def next_leg(self, now_s: float) -> Ticket | None:
+        if not self._outcome:
+            endpoint = self.decode.candidate.endpoint
+            ready = self.decode.trial or endpoint.state is WorkerState.READY
+            if now_s >= self._lease_end_s:
+                self.settle(LEASE_EXPIRED)
+            elif not self.decode.candidate.live or not ready:
+                self.settle(DECODE_WORKER_LOST)
+            else:
+                return self.decode
+        self.end(now_s)
+        return None
 
-    def decode_limit_s(self, since_s: float, now_s: float) -> float:
-        """Return the longest time until the first event of a decode sent at `since_s`, whose prefill has ended."""
-        return now_s - since_s + self._handovers.config.first_event_s
+    # the prefill beside the decode
 
-    def depends_at(self, ticket: Ticket) -> bool:
+    def begin_beside(self, host: PlanHost) -> None:
+        if self.together:
+            self._beside = beside = ConcurrentPrefill(self._handovers, self, host)
+            beside.start()
+
+    @property
+    def beside(self) -> FleetEndpoint | None:
+        return None if self._beside is None else self._beside.endpoint
+
+    def give_up_beside(self, reason: str) -> None:
+        if self._beside is not None:
+            self._beside.give_up(reason)
+
+    def holds_back(self, outcome: Outcome, attempt: PlannedAttempt) -> bool:
+        return self._beside is not None and self._beside.holds_back(outcome, attempt)
+
+    def beside_ended(self, attempt: PlannedAttempt, problem: str | None, now_s: float) -> Sequence[Outcome]:
+        beside, self._beside = self._beside, None
+        if problem is not None:
+            self.settle(PREFILL_FAILED)
+            attempt.give_up(problem)
+            return ()
+        attempt.limit_s = now_s - attempt.since_s + self._handovers.config.first_event_s
+        return () if beside is None else beside.held_back()
+
+    def _leave_prefill(self, *, finish: bool) -> None:
+        """Go on without a prefill that runs beside the decode. `finish` it if the decode worker may wait for it."""
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.leave(finish=finish)
+
+    # failures
+
+    def failed(self, attempt: PlannedAttempt, within: Within, now_s: float) -> Ticket | After:
+        ticket, failure, dispatcher = attempt.ticket, attempt.failure, self._handovers.dispatcher
+        assert failure is not None
+        self._leave_prefill(finish=attempt.given_up)
+        if ticket is self.prefill:
+            again = self._prefill_again(ticket, failure, within, now_s)
+            if again is None:
+                self.end(now_s)
+                return After.ALONE
+            return again
+        if self.together and self._outcome in (PREFILL_FAILED, NOTHING_HANDED_OVER):
+            dispatcher.not_handed_over(ticket, now_s, failure.reason)
+            return After.ALONE
+        if not self._depends_at(ticket):
+            return After.USUAL
+        self.settle(DECODE_FAILED)
+        if attempt.lost or failure.point in (FailurePoint.CONNECT, FailurePoint.STOPPING):
+            return After.USUAL  # the worker is gone, or takes no request
+        return After.ALONE if dispatcher.run_plain(ticket, failure.reason, now_s) else After.USUAL
+
+    def _prefill_again(self, ticket: Ticket, failure: Failure, within: Within, now_s: float) -> Ticket | None:
+        """Release a failed prefill, and return its placement on another worker; None if there is none."""
+        dispatcher = self._handovers.dispatcher
+        why = (failure.point, now_s, failure.reason, failure.retry_after_s)
+        try:
+            allowed = within(tried(ticket))
+        except RequestError:
+            dispatcher.failed(ticket, *why)
+            allowed = frozenset()
+        again = dispatcher.retry_prefill(ticket, *why, within=allowed, receiver=self.decode.candidate.endpoint.id)
+        if again is None:
+            self.settle(PREFILL_FAILED)
+        else:
+            self._handovers.metrics.retries.add(1.0, (failure.point.value,))
+            self._again(again)
+        return again
+
+    # the decode
+
+    def _depends_at(self, ticket: Ticket) -> bool:
         """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
         return ticket is self.decode and not self._outcome
 
@@ -210,11 +287,19 @@ class KvHandover:
         after their lease.
         """
         config = self._handovers.config
-        if not self.depends_at(ticket):
+        if not self._depends_at(ticket):
             return config.prefill_s if ticket is self.prefill else math.inf
         if self.together:
             return config.prefill_s + config.first_event_s
         return min(config.first_event_s, self._lease_end_s - now_s)
+
+    def sent_limit_s(self, ticket: Ticket, now_s: float) -> float | None:
+        # The time to dial has passed, or the parameters were not sent after all.
+        return None if self.together else self.limit_s(ticket, now_s)
+
+    def own_body(self, head: RequestHead, ticket: Ticket, now_s: float) -> OutgoingBody | None:
+        body = self.outgoing(ticket, now_s)
+        return None if body is None else OutgoingBody(head, body, self.rewrite(ticket))
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
@@ -224,7 +309,7 @@ class KvHandover:
             params = connector.prefill_params(self._legs)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
-        if not self.depends_at(ticket):
+        if not self._depends_at(ticket):
             return None
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
@@ -241,7 +326,7 @@ class KvHandover:
         return CachedTokens(lambda: self._cached_tokens)
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self.depends_at(ticket):
+        if self._depends_at(ticket):
             self._receive()
             self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("transfer",))
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
@@ -270,6 +355,7 @@ class KvHandover:
 
     def end(self, now_s: float) -> None:
         """Give back the decode worker's reservation if it was not used, and settle."""
+        self._leave_prefill(finish=True)
         self.settle(STOPPED)
         self._handovers.dispatcher.cancelled(self.decode, now_s)
 
@@ -280,27 +366,30 @@ class SidecarHandover(KvHandover):
     The prefill counts as running until the answer begins. If it does not begin, the request runs on one worker.
     """
 
-    legs: ClassVar[int] = 1
+    steps: ClassVar[int] = 1
     __slots__ = ()
 
     @property
     def first(self) -> Ticket:
         return self.decode
 
-    def line(self, ticket: Ticket) -> bytes:
-        return header_line(self.prefill.candidate.endpoint.endpoint) if self.depends_at(ticket) else b""
+    def leg(self, ticket: Ticket, now_s: float) -> Leg:
+        return Leg("decode", False, self.limit_s(ticket, now_s), self._depends_at(ticket))
+
+    def worker_line(self, ticket: Ticket) -> bytes:
+        return header_line(self.prefill.candidate.endpoint.endpoint) if self._depends_at(ticket) else b""
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
         """Return the longest time until the first event: that of a prefill and of a transfer."""
         config = self._handovers.config
-        return config.prefill_s + config.first_event_s if self.depends_at(ticket) else math.inf
+        return config.prefill_s + config.first_event_s if self._depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         self._sent_s = now_s
         return None
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self.depends_at(ticket):
+        if self._depends_at(ticket):
             dispatcher = self._handovers.dispatcher
             dispatcher.first_token(self.prefill, now_s)
             dispatcher.finished(self.prefill, Usage(), now_s)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Container
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import ClassVar, Final
+from typing import Final
+
+import msgspec
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connector import HandoverPeer
@@ -14,6 +16,8 @@ from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
+from router.gateway.flow.plan import After, Leg, Plan, PlannedAttempt, Within
+from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.dispatcher import Dispatcher
 from router.placement.handover.links import Transfer
@@ -27,19 +31,16 @@ MISSED: Final = "missed"
 NOT_REPORTED: Final = "not_reported"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
+_PLAIN_AFTER: Final = frozenset({FailurePoint.SENT, FailurePoint.LATE, FailurePoint.ANSWERED})
+"""After failures at these points, the request may run once more without the pull."""
 
 
-class KvPull:
+class KvPull(Plan):
     """The pull of one request: its placement, and what became of it.
 
     It is settled once, with its outcome. After `FAILED` the request runs without a pull.
     """
 
-    failed_as: ClassVar[str] = FAILED
-    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(
-        {FailurePoint.SENT, FailurePoint.LATE, FailurePoint.ANSWERED}
-    )
-    """After failures at these points, the request may run once more without the pull."""
     __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
 
     def __init__(self, pulls: Pulls, planned: PlannedPull, ticket: Ticket) -> None:
@@ -53,18 +54,22 @@ class KvPull:
         """When the first event of a streamed answer arrived."""
         self._settled = False
 
-    def depends_at(self, ticket: Ticket) -> bool:
+    @property
+    def first(self) -> Ticket:
+        return self.ticket
+
+    def _depends_at(self, ticket: Ticket) -> bool:
         return ticket is self.ticket and not self._settled
 
-    def prefills_at(self, ticket: Ticket) -> bool:
-        return False
+    def leg(self, ticket: Ticket, now_s: float) -> Leg:
+        depends = self._depends_at(ticket)
+        return Leg("", False, self._pulls.config.first_event_s if depends else math.inf, depends)
 
-    def limit_s(self, ticket: Ticket, now_s: float) -> float:
-        """Return the longest time until the first event of an attempt that is sent now."""
-        return self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf
+    def added_to(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
+        return msgspec.structs.replace(made, body=self._pulling(ticket, made.body, now_s))
 
-    def outgoing(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
-        if self._sent or not self.depends_at(ticket):
+    def _pulling(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
+        if self._sent or not self._depends_at(ticket):
             return body
         self._sent = True
         self._transfer = self._pulls.dispatcher.pull_begins(self._planned, ticket, now_s)
@@ -76,8 +81,18 @@ class KvPull:
         peer = HandoverPeer(host=address[0], side_port=address[1])
         return with_params(body, pull_params(token_hex(16), peer))
 
+    def failed(self, attempt: PlannedAttempt, within: Within, now_s: float) -> Ticket | After:
+        failure = attempt.failure
+        if failure is None or not self._depends_at(attempt.ticket):
+            return After.USUAL
+        self.settle(FAILED)
+        if attempt.lost or failure.point not in _PLAIN_AFTER:
+            return After.USUAL
+        plain = self._pulls.dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
+        return After.ALONE if plain else After.USUAL
+
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self.depends_at(ticket):
+        if self._depends_at(ticket):
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
@@ -86,7 +101,7 @@ class KvPull:
 
         Return whether the answer is that of the worker that pulled.
         """
-        if self.depends_at(ticket):
+        if self._depends_at(ticket):
             self.settle(self._seen(usage))
         return ticket is self.ticket
 

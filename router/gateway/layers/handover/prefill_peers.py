@@ -18,7 +18,7 @@ from backends.vllm.handover.mooncake import (
 )
 from backends.vllm.handover.parameters import HandoverError
 from router.config.model import HandoverConfig
-from router.gateway.flow.handover.heartbeat import Heartbeat
+from router.gateway.layers.handover.heartbeat import Heartbeat
 from router.gateway.metrics import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
@@ -138,13 +138,17 @@ class HandoverParts:
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         metrics: GatewayMetrics,
+        connect_s: float,
     ) -> None:
         assert config.connector is not None
         self.config = config
         self.connector = CONNECTORS[config.connector]
         self.dispatcher = dispatcher
         self.heartbeat = Heartbeat(loop)
+        self.loop = loop
         self.time = loop.time
+        self.connect_s = connect_s
+        """The longest time to connect to a worker."""
         self.metrics = metrics
         self.peers = PrefillPeers(self.connector, fleet, loop)
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from router.gateway.flow.attempt.attempt import Attempt
-from router.gateway.flow.handover.handover import KvHandover
-from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome
-from router.gateway.flow.services import RequestServices
+from router.gateway.flow.plan import PlanHost, PlannedAttempt
 from router.gateway.last_look import LastLook
+from router.gateway.layers.handover.prefill_peers import HandoverParts
 from router.placement.fleet.endpoints import FleetEndpoint
-from router.placement.request import FailurePoint
+from router.placement.request import FailurePoint, Usage
+from router.placement.tickets import Ticket
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -27,36 +25,41 @@ _ANSWER_S: Final = 1.0
 _HELD_BACK: Final = frozenset({Outcome.OPENED, Outcome.ANSWERED})
 
 
+class Handover(Protocol):
+    """The handover as its prefill sees it."""
+
+    prefill: Ticket
+
+    @property
+    def needed_to_free(self) -> bool: ...
+    @property
+    def nothing_handed_over(self) -> bool: ...
+    def limit_s(self, ticket: Ticket, now_s: float) -> float: ...
+    def prefilled(self, body: bytes, status: int, now_s: float) -> Usage: ...
+    def finish_prefill(self, attempt: PlannedAttempt, usage: Usage, now_s: float) -> None: ...
+
+
 class ConcurrentPrefill:
     """Runs the prefill, and holds the decode's answer back until the prefill has answered: the client's usage needs it.
 
-    `ended` is called once, with the reason for which the decode will get no KV cache, or None if it has it.
+    `host.beside_ended` is called once, with the reason for which the decode will get no KV cache, or None if it has it.
     """
 
-    __slots__ = ("_attempt", "_ended", "_handover", "_held_back", "_outbound", "_services", "_timer", "_waiting")
+    __slots__ = ("_attempt", "_handover", "_held_back", "_host", "_parts", "_tells", "_timer", "_waiting")
 
-    def __init__(
-        self,
-        services: RequestServices,
-        outbound: OutboundRequest,
-        handover: KvHandover,
-        ended: Callable[[str | None], None],
-    ) -> None:
-        self._services = services
-        self._outbound = outbound
+    def __init__(self, parts: HandoverParts, handover: Handover, host: PlanHost) -> None:
+        self._parts = parts
         self._handover = handover
-        self._ended: Callable[[str | None], None] | None = ended
+        self._host = host
+        self._tells = True
+        """False once the request goes on without the prefill, or has been told of its end."""
         self._held_back: list[Outcome] = []
         self._timer: asyncio.TimerHandle | LastLook | None = None
         self._waiting: asyncio.TimerHandle | None = None
         """Runs while the decode's answer is held back."""
-        self._attempt = Attempt(
-            services.attempts, outbound, handover.prefill, self._reported, commented=False, paused=False, collects=True
-        )
+        self._attempt = host.attempt_beside(handover.prefill, self._reported)
 
     def start(self) -> None:
-        for layer in self._outbound.layers:
-            layer.attempted(self._attempt, self._services.time(), "prefill")
         self._attempt.begin()
         self._arm()
 
@@ -69,15 +72,16 @@ class ConcurrentPrefill:
 
     def leave(self, *, finish: bool) -> None:
         """Go on without the request. Abort the prefill, unless the decode worker needs it to `finish`."""
-        self._ended = None
+        self._tells = False
         self._stop_waiting()
         if not finish or not self._handover.needed_to_free:
             self._disarm()
-            self._services.placements.cancel(self._attempt, self._services.time())
+            self._attempt.let_go(reusable=False)
+            self._parts.dispatcher.cancelled(self._attempt.ticket, self._parts.time())
 
     # the decode's answer
 
-    def holds_back(self, outcome: Outcome, decode: Attempt) -> bool:
+    def holds_back(self, outcome: Outcome, decode: PlannedAttempt) -> bool:
         if outcome not in _HELD_BACK:
             self._held_back.clear()
             return False
@@ -85,7 +89,7 @@ class ConcurrentPrefill:
             self._held_back.append(outcome)
         if self._waiting is None:
             decode.pause(True)
-            self._waiting = self._services.loop.call_later(_ANSWER_S, self._end, None)
+            self._waiting = self._parts.loop.call_later(_ANSWER_S, self._end, None)
         return True
 
     def held_back(self) -> list[Outcome]:
@@ -93,52 +97,53 @@ class ConcurrentPrefill:
 
     # the prefill's answer
 
-    def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
+    def _reported(self, outcome: Outcome, attempt: PlannedAttempt) -> None:
         if outcome is Outcome.MOVED:
             self._arm()
         elif outcome is Outcome.SUSPECTED:
-            self._services.placements.suspect(self._outbound, attempt)
+            self._host.suspect(attempt)
         elif outcome is Outcome.ANSWERED:
             self._answered(attempt)
         elif outcome is Outcome.CRASHED:
-            log.exception("a prefill failed", extra={"request_id": self._outbound.id.decode("latin-1")})
+            log.exception("a prefill failed", extra={"request_id": attempt.ticket.request.id})
             attempt.failure = Failure(FailurePoint.LOCAL, "internal error")
             self._failed(attempt)
         else:
             self._failed(attempt)
 
-    def _answered(self, attempt: Attempt) -> None:
+    def _answered(self, attempt: PlannedAttempt) -> None:
         self._disarm()
-        now_s = self._services.time()
+        now_s = self._parts.time()
         usage = self._handover.prefilled(attempt.content, attempt.status, now_s)
-        self._services.placements.finish_prefill(self._outbound, attempt, usage, now_s)
+        self._handover.finish_prefill(attempt, usage, now_s)
         attempt.let_go(reusable=True)
         self._end("the prefill handed nothing over" if self._handover.nothing_handed_over else None)
 
-    def _failed(self, attempt: Attempt) -> None:
+    def _failed(self, attempt: PlannedAttempt) -> None:
         self._disarm()
         attempt.let_go(reusable=True)
-        self._services.placements.fail(attempt, self._services.time())
         failure = attempt.failure
         assert failure is not None
+        now_s = self._parts.time()
+        self._parts.dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
         self._end(None if self._held_back else f"the prefill failed: {failure.reason}")
 
     def _end(self, problem: str | None) -> None:
         self._stop_waiting()
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended(problem)
+        tells, self._tells = self._tells, False
+        if tells:
+            self._host.beside_ended(problem)
 
     # time
 
     def _arm(self) -> None:
         self._disarm()
-        attempt, timeouts = self._attempt, self._services.timeouts
-        limit_s = self._handover.limit_s(attempt.ticket, 0.0) if attempt.sent else timeouts.connect_s
-        self._timer = self._services.loop.call_later(limit_s, self._due)
+        attempt = self._attempt
+        limit_s = self._handover.limit_s(attempt.ticket, 0.0) if attempt.sent else self._parts.connect_s
+        self._timer = self._parts.loop.call_later(limit_s, self._due)
 
     def _due(self) -> None:
-        self._timer = LastLook(self._services.loop, self._late)
+        self._timer = LastLook(self._parts.loop, self._late)
 
     def _late(self) -> None:
         self._timer = None
