@@ -19,7 +19,7 @@ from backends.vllm.operations import ERROR_BYTES as OPERATION_ERROR_BYTES
 from backends.vllm.probe import MAX_HEALTH_BYTES, MAX_MODELS, MAX_SOURCES_BYTES
 from backends.vllm.server_info import MAX_BYTES as MAX_INFO_BYTES
 from backends.vllm.server_info import MAX_CHARACTERS
-from router.gateway.flow.attempt.attempt import ERROR_BYTES, NOT_FOUND_BYTES
+from router.gateway.flow.attempt.opening import ERROR_BYTES, NOT_FOUND_BYTES
 from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES
 from router.gateway.http.upstream.usage import TAIL_BYTES
 from router.gateway.pins import ID_WITHIN_BYTES

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.attempt.attempt import Attempt
+from router.gateway.flow.attempt.attempt import Attempt, Inbox
 from router.gateway.flow.deadlines import Deadline, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
@@ -273,26 +273,23 @@ class RequestDriver:
     def _begin(self, ticket: Ticket) -> None:
         self._responder.log.ticket = ticket
         commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
-        services, outbound, report, name = self._services.attempts, self._outbound, self._reported, ""
+        services, outbound, name = self._services.attempts, self._outbound, ""
         if plan is None:
-            attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
+            attempt = Attempt(services, outbound, ticket, self, commented=commented, paused=paused)
         else:
-            name, collects, limit_s, depends = plan.leg(ticket, self._services.time())
+            name, collects, limit_s = plan.leg(ticket, self._services.time())
             attempt = Attempt(
-                services, outbound, ticket, report,
+                services, outbound, ticket, self,
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
-                doubts_refusals=depends,
             )  # fmt: skip
         for layer in outbound.layers:
             layer.attempted(attempt, self._services.time(), name)
         self._on(_PLACED, attempt)
 
-    def attempt_beside(self, ticket: Ticket, report: Callable[[Outcome, Attempt], None]) -> Attempt:
-        services = self._services
-        attempt = Attempt(
-            services.attempts, self._outbound, ticket, report, commented=False, paused=False, collects=True
-        )
-        for layer in self._outbound.layers:
+    def attempt_beside(self, ticket: Ticket, inbox: Inbox) -> Attempt:
+        services, outbound = self._services, self._outbound
+        attempt = Attempt(services.attempts, outbound, ticket, inbox, commented=False, paused=False, collects=True)
+        for layer in outbound.layers:
             layer.attempted(attempt, services.time(), "prefill")
         return attempt
 
@@ -316,7 +313,8 @@ class RequestDriver:
 
     # attempts
 
-    def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
+    def post(self, outcome: Outcome, attempt: Attempt) -> None:
+        """Take what an attempt of this request tells it."""
         plan = self._outbound.plan
         if plan is not None and plan.holds_back(outcome, attempt):
             return
@@ -328,8 +326,8 @@ class RequestDriver:
             self._arm()
         elif outcome is Outcome.FAILED:
             self._failed(attempt)
-        elif outcome is Outcome.SUSPECTED:
-            self.suspect(attempt)
+        elif outcome is Outcome.SUSPECTED or outcome is Outcome.BROKEN:
+            self.suspect(attempt, lost=outcome is Outcome.BROKEN)
         elif outcome is Outcome.SWITCHED:
             self._on(Event.SWITCHED, attempt)
         elif outcome is Outcome.CRASHED:
@@ -337,8 +335,8 @@ class RequestDriver:
         else:
             self._declined(outcome, attempt)
 
-    def suspect(self, attempt: Attempt) -> None:
-        self._services.placements.suspect(self._outbound, attempt)
+    def suspect(self, attempt: Attempt, *, lost: bool) -> None:
+        self._services.placements.suspect(self._outbound, attempt, lost=lost)
 
     def beside_ended(self, problem: str | None) -> None:
         plan, attempt = self._outbound.plan, self._flow.attempt
@@ -349,7 +347,7 @@ class RequestDriver:
                 self._arm()
                 attempt.pause(not self._client.writable)
             for outcome in outcomes:
-                self._reported(outcome, attempt)
+                self.post(outcome, attempt)
         except Exception:
             self.crashed()
 
@@ -390,7 +388,7 @@ class RequestDriver:
     def _depends(self, attempt: Attempt) -> bool:
         """Return whether the attempt gets another worker's KV cache."""
         plan = self._outbound.plan
-        return plan is not None and plan.leg(attempt.ticket, 0.0).depends
+        return plan is not None and plan.depends_at(attempt.ticket)
 
     def _retry(self, attempt: Attempt) -> None:
         services, outbound, plan = self._services, self._outbound, self._outbound.plan
@@ -446,7 +444,7 @@ class RequestDriver:
     def _comment(self, _: object) -> None:
         self._responder.comment()
         if self._flow.attempt is not None:
-            self._flow.attempt.opening.comment()
+            self._flow.attempt.comment()
 
     def _end(self, _: object) -> None:
         self._ended = True

@@ -39,8 +39,10 @@ class LayeredAttempt(Protocol):
 
     ticket: Ticket
     failure: Failure | None
-    sent: bool
     since_s: float
+
+    @property
+    def sent(self) -> bool: ...
 
 
 class RequestEnd(NamedTuple):

@@ -6,9 +6,11 @@ from router.gateway.flow.layer import Layer
 from router.gateway.flow.plan import Plan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
+from router.gateway.http.upstream.headers import request_to_worker
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.gateway.rewrites.model_name import renamed
+from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
@@ -74,10 +76,6 @@ class OutboundRequest:
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 
-    def id_for(self, ticket: Ticket) -> bytes:
-        own = None if self.plan is None else self.plan.request_id(ticket)
-        return self.id if own is None else own
-
     def rename(self, model: str) -> None:
         """Put `model` into head and body in place of the model that they name.
 
@@ -86,7 +84,44 @@ class OutboundRequest:
         """
         self.head, self.body, self.form = renamed(self.route, self.head, self.body, self.form, self.named, model)
 
-    def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
+    def written(
+        self,
+        ticket: Ticket,
+        now_s: float,
+        rank: int | None,
+        *,
+        plain: bool,
+        authorization: bytes | None,
+        scheme: bytes,
+        via: bytes,
+    ) -> tuple[bytes, bytes, UsageFrame | None]:
+        """Return the head and the body for the ticket's worker, as bytes, and the filter of the usage in the answer.
+
+        `plain`: the answer must not be compressed. `authorization`, `scheme` and `via` are as for `request_to_worker`.
+        """
+        outgoing, plan = self._outgoing(ticket, now_s), self.plan
+        body, usage_frame = outgoing.body, outgoing.usage_frame
+        own_id = None if plan is None else plan.request_id(ticket)
+        head = request_to_worker(
+            outgoing.head,
+            len(body),
+            ticket.candidate.endpoint.endpoint,
+            self.id if own_id is None else own_id,
+            rank,
+            self.peer.encode("ascii"),
+            self.upgrade,
+            plain=plain or usage_frame is not None,
+            authorization=authorization,
+            scheme=scheme,
+            worker=ticket.candidate.id,
+            withheld=self.withheld,
+            via=via,
+        )
+        if plan is not None and (line := plan.worker_line(ticket)):
+            head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
+        return head, body, usage_frame
+
+    def _outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
         plan = self.plan
         if plan is not None and (own := plan.own_body(self.head, ticket, now_s)) is not None:

@@ -308,13 +308,16 @@ class PlacementGate:
         erred = failure.point is FailurePoint.ANSWERED
         return erred and commented and not is_error(b"".join(connection.pieces))
 
-    def suspect(self, outbound: OutboundRequest, attempt: Attempt) -> None:
-        """Notify the quarantine that the request may have crashed the attempt's worker."""
+    def suspect(self, outbound: OutboundRequest, attempt: Attempt, *, lost: bool) -> None:
+        """Notify the quarantine that the request may have crashed the attempt's worker.
+
+        `lost`: the connection broke; otherwise the worker answered with a server error.
+        """
         endpoint = attempt.ticket.candidate.endpoint
-        self.quarantine.failed(endpoint, self.body_key(outbound), attempt.connected_s, lost=attempt.lost)
+        self.quarantine.failed(endpoint, self.body_key(outbound), attempt.connected_s, lost=lost)
 
     def opened(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> None:
-        if attempt.response is not None and attempt.response.events and not attempt.opening.refused:
+        if attempt.response is not None and attempt.response.events and not attempt.refused:
             self.dispatcher.first_token(attempt.ticket, now_s)
         if self.quarantine.active:
             self.quarantine.survived(self.body_key(outbound))

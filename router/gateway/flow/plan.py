@@ -25,14 +25,13 @@ from router.placement.tickets import Ticket
 class Leg(NamedTuple):
     """One attempt of a plan.
 
-    Its answer `collects` into one piece for the plan, or goes to the client. `limit_s` is the longest time until its
-    first event. It `depends` on another worker's KV cache: then it is sent once, and a 4xx may be the plan's fault.
+    With `collects` its answer is kept whole for the plan; otherwise it goes to the client. `limit_s` is the longest
+    time until its first event.
     """
 
     name: str
     collects: bool
     limit_s: float
-    depends: bool
 
 
 class PlannedAttempt(Protocol):
@@ -42,10 +41,9 @@ class PlannedAttempt(Protocol):
     failure: Failure | None
     limit_s: float
     since_s: float
-    sent: bool
-    lost: bool
-    given_up: bool
 
+    @property
+    def sent(self) -> bool: ...
     @property
     def status(self) -> int: ...
     @property
@@ -56,14 +54,18 @@ class PlannedAttempt(Protocol):
     def let_go(self, *, reusable: bool) -> None: ...
 
 
+class PlanInbox(Protocol):
+    def post(self, outcome: Outcome, attempt: Any) -> None: ...
+
+
 class PlanHost(Protocol):
     """The request that a plan is for, as the plan sees it: `router.gateway.flow.driver.RequestDriver`."""
 
-    def attempt_beside(self, ticket: Ticket, report: Callable[[Outcome, Any], None]) -> PlannedAttempt:
-        """Return an attempt beside the client's, not begun, whose answer is collected; `report` gets its outcomes."""
+    def attempt_beside(self, ticket: Ticket, inbox: PlanInbox) -> PlannedAttempt:
+        """Return an attempt beside the client's, not begun, whose answer is collected; `inbox` gets its outcomes."""
 
-    def suspect(self, attempt: Any) -> None:
-        """Note that the request may have crashed the attempt's worker."""
+    def suspect(self, attempt: Any, *, lost: bool) -> None:
+        """Note that the request may have crashed the attempt's worker. `lost`: the connection broke."""
 
     def beside_ended(self, problem: str | None) -> None:
         """Go on, because nothing runs beside the client's leg any more. With a `problem` that leg is given up."""
@@ -107,6 +109,13 @@ class Plan:
     def leg(self, ticket: Ticket, now_s: float) -> Leg:
         """Return what an attempt with this ticket is in the plan."""
         raise NotImplementedError
+
+    def depends_at(self, ticket: Ticket) -> bool:
+        """Return whether an attempt with this ticket gets another worker's KV cache, and its answer has not begun.
+
+        Such a request is written once, and a 4xx may be the plan's fault.
+        """
+        return False
 
     # sending
 

@@ -96,8 +96,8 @@ class Responder:
                 self._services.pins.learn(response_id, ticket.candidate.id)
         self.answering = attempt
         self.relay.attach(connection, attempt.usage_frame)
-        attempt.response_read = self.relay.open(response, attempt.opening, self._lines(ticket), self._promise())
-        attempt.recent = self.relay.recent
+        self.relay.open(response, attempt.take_opening(), self._lines(ticket), self._promise())
+        attempt.relay_to(self.relay)
         # After the client has its first byte.
         self._outbound.body = b""  # no further attempt will need it
         self._client.body_done()
@@ -176,7 +176,7 @@ class Responder:
         relay, lines = self.relay, self._lines(attempt.ticket)
         relay.attach(attempt.connection, attempt.usage_frame)
         if relay.out is not _COMMENTS:
-            relay.open(attempt.response, attempt.opening, lines, self._promise())
+            relay.open(attempt.response, attempt.take_opening(), lines, self._promise())
 
     def switch(self, attempt: Attempt) -> None:
         """Write the 101 response and connect both sides."""
@@ -189,9 +189,9 @@ class Responder:
         metered = self._meter if self._outbound.layers else None
         tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time, metered)
         connection.tunnel = tunnel.from_worker
-        attempt.worker_writable = client.input.set_reading
+        connection.worker_writable = client.input.set_reading
         relay.attach(connection, None)
-        relay.open(response, attempt.opening, self._lines(attempt.ticket), keep_alive=True)
+        relay.open(response, b"", self._lines(attempt.ticket), keep_alive=True)
         client.open_tunnel(tunnel)
 
     def _meter(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.gateway.flow.attempt.attempt import NOT_FOUND_BYTES
+from router.gateway.flow.attempt.opening import NOT_FOUND_BYTES
 from router.placement.fleet.fleet import WorkerState
 from tests.support.answers import DONE, answer_json, answer_stream, event, once
 from tests.support.gateway_rig import FACTS

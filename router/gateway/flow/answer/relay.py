@@ -7,7 +7,6 @@ from enum import Enum
 from typing import Final
 
 from router.errors import ErrorKind
-from router.gateway.flow.attempt.opening import Opening
 from router.gateway.http.client.output import ClientOutput
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.error_format import body_event, error_event
@@ -84,7 +83,7 @@ class Relay:
 
     __slots__ = (
         "_batch", "_chunks", "_frame_bytes", "_gaps", "_output", "_own_cors", "_path", "_reads", "_tail", "_time",
-        "_write", "connection", "events", "last_read_s", "out", "own_bytes", "response_bytes", "status",
+        "_write", "connection", "events", "last_read_s", "out", "own_bytes", "read", "response_bytes", "status",
         "to_old_client", "usage_frame",
     )  # fmt: skip
 
@@ -115,6 +114,8 @@ class Relay:
         self._gaps: list[float] = []
         self._reads: list[bytes] = []
         self.connection: UpstreamConnection | None = None
+        self.read: Callable[[bytes], None] = _ignore
+        """Takes the reads that follow `open`."""
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
@@ -158,10 +159,8 @@ class Relay:
         inserts = self.out is _SPLICED and response.chunked and connection.at_boundary
         return inserts and b"".join(connection.pieces).endswith(_EVENT_ENDS)
 
-    def open(
-        self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool
-    ) -> Callable[[bytes], None]:
-        """Write the head and the held bytes. Return the function that takes later reads."""
+    def open(self, response: ResponseHead, opening: bytes, head_lines: bytes, keep_alive: bool) -> None:
+        """Write the head and `opening`, the bytes that were kept back. Then `read` takes later reads."""
         self.last_read_s = self._time()
         if not response.events:
             self.usage_frame = None if self.usage_frame is None else self.usage_frame.of_body()
@@ -176,17 +175,17 @@ class Relay:
         if self.out is not _REFRAMED:  # the end of a re-framed answer may follow in this iteration
             self._output.hasten()
         if self.out is _REFRAMED and self.usage_frame is None:
-            return self.reframe
-        if not response.events:
-            return self.splice if self.usage_frame is None else self.rewrite
-        passed_on = self.splice_events if self.usage_frame is None else self.reframe
-        if response.chunked and self.connection is not None:
-            self.connection.splice = passed_on
-        self._output.flush()
-        self._write = self._output.write_now
-        return passed_on
+            self.read = self.reframe
+        elif not response.events:
+            self.read = self.splice if self.usage_frame is None else self.rewrite
+        else:
+            self.read = self.splice_events if self.usage_frame is None else self.reframe
+            if response.chunked and self.connection is not None:
+                self.connection.splice = self.read
+            self._output.flush()
+            self._write = self._output.write_now
 
-    def _open_with_head(self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool) -> None:
+    def _open_with_head(self, response: ResponseHead, opening: bytes, head_lines: bytes, keep_alive: bool) -> None:
         self.status = response.status
         reframed = response.until_close or (response.chunked and self.to_old_client) or self.usage_frame is not None
         self._chunks = not self.to_old_client
@@ -203,7 +202,7 @@ class Relay:
             self._send_pieces()
             self.out = _REFRAMED
         else:
-            self._send(head + opening.take())
+            self._send(head + opening)
             self.out = _SPLICED
 
     # from the first event on
@@ -267,7 +266,7 @@ class Relay:
     # the end
 
     def close(self) -> None:
-        self._write = self._batch = _ignore
+        self._write = self._batch = self.read = _ignore
         self.connection = None
 
     def end(self) -> bool:

@@ -6,15 +6,16 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
-from router.gateway.flow.attempt.opening import Opening, Verdict
+from router.gateway.flow.answer.relay import Relay
+from router.gateway.flow.attempt.opening import NOT_FOUND_BYTES, Opening
+from router.gateway.flow.attempt.transitions import ATTEMPT_TRANSITIONS, AttemptState, Release
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
+from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome, denies_model, seconds, shuts_down
 from router.gateway.http.upstream.answer_end import ANSWER_ENDS, REASONS, AnswerFault
 from router.gateway.http.upstream.connection import UpstreamConnection
-from router.gateway.http.upstream.headers import request_to_worker
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.http.upstream.worker_keys import WorkerKeys
@@ -28,11 +29,6 @@ from router.placement.tickets import Ticket
 # Server errors about the request, not about the worker: another worker would answer the same.
 _NOT_A_FAILURE = frozenset({501, 505})
 _BAD_REQUEST = frozenset({400, 422})
-NOT_FOUND_BYTES = 4_096
-"""A 404 whose body is longer, framing included, is passed on unread."""
-
-ERROR_BYTES = 65_536
-"""A server error whose body is longer, framing included, is not passed on."""
 ERROR_BODY_S = 1.0
 """How long the gateway waits for the body of a server error."""
 PREAMBLE_S = 0.02
@@ -43,10 +39,15 @@ STALE_S = 0.01
 """If a pooled connection breaks within this time after a request was written, the worker had closed it before."""
 
 # Module constants, because looking up a member of an enum is slow.
-_OPEN: Final = Verdict.OPEN
-_OPENED: Final = Outcome.OPENED
-_ANSWERED: Final = Outcome.ANSWERED
+_OPEN: Final = AttemptEvent.OPEN
+_BEGUN: Final = AttemptState.OPEN
 _NO_FAULT: Final = AnswerFault.NONE
+
+
+class Inbox(Protocol):
+    """Takes what the attempts of one request tell it."""
+
+    def post(self, outcome: Outcome, attempt: Attempt) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,15 @@ class AttemptServices:
 class Attempt:
     """One try of a request at the worker of `ticket`.
 
-    `report` gets each outcome together with the attempt. The last outcome is ANSWERED, NOT_FOUND, ERRED, FAILED or
-    CRASHED. After NOT_FOUND, ERRED and FAILED, `failure` gives the reason why another worker should take over.
+    Each call becomes an event of `transitions`, whose outcomes go to the `inbox` as its last act. The last outcome is
+    ANSWERED, NOT_FOUND, ERRED, FAILED or CRASHED. After NOT_FOUND, ERRED and FAILED, `failure` gives the reason why
+    another worker should take over.
     """
 
     __slots__ = (
-        "_collects", "_dial", "_doubts_refusals", "_end", "_hold", "_late", "_opened", "_other_forms", "_outbound",
-        "_paused", "_rank_form", "_report", "_sent_s", "_services", "connected_s", "connection", "failure", "given_up",
-        "limit_s", "lost", "opening", "recent", "response", "response_read", "sent", "since_s", "switched", "ticket",
-        "usage_frame", "worker_writable",
+        "_collects", "_dial", "_end", "_inbox", "_opening", "_other_forms", "_outbound", "_paused", "_rank_form",
+        "_relay", "_services", "_timer", "connected_s", "connection", "failure", "limit_s", "refused",
+        "response", "since_s", "state", "ticket", "usage_frame",
     )  # fmt: skip
 
     def __init__(
@@ -84,66 +85,62 @@ class Attempt:
         services: AttemptServices,
         outbound: OutboundRequest,
         ticket: Ticket,
-        report: Callable[[Outcome, Attempt], None],
+        inbox: Inbox,
         *,
         commented: bool,
         paused: bool,
         collects: bool = False,
         limit_s: float = math.inf,
-        doubts_refusals: bool = False,
     ) -> None:
         """With `collects` the answer is kept whole and never opens. `limit_s` limits the time until its first event.
 
-        With `doubts_refusals` a 4xx is a failure: the gateway's own additions to the request may be its cause.
+        `commented`: the client has comments of the gateway. `paused`: it does not read.
         """
         self._services = services
         self._outbound = outbound
-        self._report = report
+        self._inbox = inbox
+        self.state = AttemptState.DIALLING
         self._dial: asyncio.Task[None] | None = None
-        self._late: asyncio.TimerHandle | LastLook | None = None
-        """Runs while the body of a server error is read."""
-        self._hold: asyncio.TimerHandle | None = None
-        """Runs while the beginning of an answer is kept back, to be judged with what follows."""
+        self._timer: asyncio.TimerHandle | LastLook | None = None
+        """Ends the states HELD and ERROR_BODY."""
         self._end = ANSWER_ENDS.get(outbound.route.pattern)
         """How complete answers end; None if that is not known."""
-        self._sent_s: float | None = None
-        """When the request was last written."""
-        self._opened = False
         self._paused = paused
-        """The sum of earlier pauses."""
         self._collects = collects
-        self._doubts_refusals = doubts_refusals
         self._rank_form = ticket.candidate.endpoint.ranks.form
         self._other_forms: Iterator[RankForm] | None = None
         """The forms of the rank that are left to try; None before the first refusal."""
+        limit_bytes = answer_limit_bytes(outbound.size_bytes) if collects else 0
+        self._opening: Opening | None = Opening(commented, self._end is not None, limit_bytes)
+        """The answer until its first event is passed on."""
+        self._relay: Relay | None = None
+        """Takes the answer from then on."""
         self.limit_s = limit_s
-        self.given_up = False
-        """The gateway broke the attempt off before its first event."""
         self.ticket = ticket
-        self.opening = Opening(commented, judged=self._end is not None and not collects)
         self.connection: UpstreamConnection | None = None
         self.connected_s = 0.0
-        """When the connection that the request was written to was made."""
+        """When the connection was made that the request was last written to; 0.0 before it was written."""
         self.response: ResponseHead | None = None
-        self.response_read: Callable[[bytes], None] = _ignore
-        self.recent: Callable[[], bytes] = _nothing
-        """Returns the last bytes of the answer, without framing, those of the present read included."""
+        self.refused = 0
+        """The 4xx status of a stream whose first event is an error about the request; otherwise 0."""
         self.usage_frame: UsageFrame | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
         self.failure: Failure | None = None
-        self.lost = False
-        """The connection broke; False if the worker answered with a server error."""
-        self.sent = False
-        """The request was written to a connection; False while the connection is being made."""
         self.since_s = 0.0
-        """When `sent` was last set."""
-        self.switched = False
-        self.worker_writable: Callable[[bool], None] = _ignore_pause
-        """Called with False when the worker stops reading. Only a tunnel can write faster than its worker reads."""
+        """When the request was last written, or the dial of a connection for it last began."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the request was written to a connection. False while the connection is being made."""
+        return self.state >= AttemptState.SENT
 
     @property
     def unopened(self) -> bool:
-        return not self._opened
+        return self.state < _BEGUN
+
+    @property
+    def switched(self) -> bool:
+        return self.response is not None and self.response.status == 101
 
     @property
     def begins_early(self) -> bool:
@@ -158,7 +155,41 @@ class Attempt:
     def status(self) -> int:
         """The answer's status; that of its first event if that event is an error about the request."""
         assert self.response is not None
-        return self.opening.refused or self.response.status
+        return self.refused or self.response.status
+
+    @property
+    def content(self) -> bytes:
+        """What the connection keeps of the answer, without framing."""
+        return b"" if self.connection is None else b"".join(self.connection.pieces)
+
+    @property
+    def _depends(self) -> bool:
+        """Whether the attempt gets another worker's KV cache, by additions of the gateway to the request."""
+        plan = self._outbound.plan
+        return plan is not None and plan.depends_at(self.ticket)
+
+    # events
+
+    def _take(self, event: AttemptEvent, reason: str = "", retry_after_s: float | None = None) -> None:
+        """Take the event's transition, and post its outcomes. Nothing of the attempt may follow this call.
+
+        Without a `reason` a failure has the answer's status.
+        """
+        row = ATTEMPT_TRANSITIONS.get((self.state, event))
+        if row is None:
+            return
+        to, release, point, outcomes = row
+        if self._timer is not None and to is not self.state:
+            self._timer.cancel()
+            self._timer = None
+        self.state = to
+        if release is not Release.KEEP:
+            self._release(reusable=release is Release.REUSE)
+        if point is not None:
+            why = reason or f"HTTP {self.response.status if self.response is not None else 0}"
+            self.failure = Failure(point, why, retry_after_s, event)
+        for outcome in outcomes:
+            self._inbox.post(outcome, self)
 
     # sending
 
@@ -170,105 +201,90 @@ class Attempt:
         if connection is not None:
             self._send(connection)
             return
-        self.sent = False
         self.since_s = services.time()
         self._dial = services.pools.dial(endpoint, self)
+
+    def _begin_again(self, event: AttemptEvent, *, fresh: bool = False) -> None:
+        self._take(event)
+        self.begin(fresh=fresh)
+        self._inbox.post(Outcome.MOVED, self)
 
     def dialled(self, connection: UpstreamConnection) -> None:
         self._dial = None
         self._send(connection)
-        self._report(Outcome.MOVED, self)
+        self._inbox.post(Outcome.MOVED, self)
 
     def dial_failed(self, reason: str, *, own_shortage: bool) -> None:
         """Fail: the worker cannot be reached. `own_shortage`: the gateway itself cannot open a connection."""
         self._dial = None
         if own_shortage:
-            self._fail(FailurePoint.LOCAL, reason)
-        elif self._sent_s is not None:
+            self._take(AttemptEvent.NO_DIAL, reason)
+        elif self.connected_s:
             # The pooled connection had not closed while idle: the worker is gone, and it had received the request.
-            self._suspect(lost=True)
-            self._fail(FailurePoint.SENT, f"connection closed by the worker, then: {reason}")
+            self._take(AttemptEvent.UNREACHABLE_AGAIN, f"connection closed by the worker, then: {reason}")
         else:
-            self._fail(FailurePoint.CONNECT, f"cannot connect: {reason}")
+            self._take(AttemptEvent.UNREACHABLE, f"cannot connect: {reason}")
 
     def _send(self, connection: UpstreamConnection) -> None:
         services, outbound, candidate = self._services, self._outbound, self.ticket.candidate
         self.connection = connection
         self.response = None
-        self.response_read = self._collect if self._collects else self._read_before_first
-        self.recent = self._unread
         now_s = services.time()
-        outgoing = outbound.outgoing(self.ticket, now_s)
-        body, usage_frame = outgoing.body, outgoing.usage_frame
-        self.usage_frame = usage_frame
+        rank = candidate.endpoint.ranks.sent(candidate.rank, self._rank_form)
         keys = services.worker_keys
-        head = request_to_worker(
-            outgoing.head,
-            len(body),
-            candidate.endpoint.endpoint,
-            outbound.id_for(self.ticket),
-            candidate.endpoint.ranks.sent(candidate.rank, self._rank_form),
-            outbound.peer.encode("ascii"),
-            outbound.upgrade,
-            plain=usage_frame is not None or self._collects,
+        head, body, self.usage_frame = outbound.written(
+            self.ticket,
+            now_s,
+            rank,
+            plain=self._collects,
             authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=services.scheme,
-            worker=candidate.id,
-            withheld=outbound.withheld,
             via=services.via,
         )
         plan = outbound.plan
-        if plan is not None:
-            limit_s = plan.sent_limit_s(self.ticket, now_s)
-            if limit_s is not None:
-                self.limit_s = limit_s
-            if line := plan.worker_line(self.ticket):
-                head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
+        limit_s = None if plan is None else plan.sent_limit_s(self.ticket, now_s)
+        if limit_s is not None:
+            self.limit_s = limit_s
         for layer in outbound.layers:
             head = head[:-2] + layer.worker_lines(self) + head[-2:]
         connection.send(self, head, body, outbound.head.method == "HEAD")
-        self.sent = True
-        self._sent_s = self.since_s = now_s
+        self.since_s = now_s
         self.connected_s = connection.connected_s
         if self._paused:
             connection.pause_reading()
+        self._take(AttemptEvent.SEND)
 
     # the worker's answer
 
     def response_began(self, response: ResponseHead) -> None:
         self.response = response
-        status = response.status
-        if status < 400 and not self.ticket.candidate.endpoint.ranks.settled:
-            self.ticket.candidate.endpoint.ranks.accepted(self.ticket.candidate.rank, self._rank_form)
+        ranks = self.ticket.candidate.endpoint.ranks
+        if response.status < 400 and not ranks.settled:
+            ranks.accepted(self.ticket.candidate.rank, self._rank_form)
         if response.events and not self.ticket.request.stream:
-            self._report(Outcome.MOVED, self)  # a stream that the request did not show: it should begin early
+            self._inbox.post(Outcome.MOVED, self)  # a stream that the request did not show: it should begin early
+        status = response.status
         if status == 503:
-            self.let_go(reusable=True)
-            self._fail(FailurePoint.REFUSED, f"HTTP {status}", seconds(response.fields.get(b"retry-after")))
+            self._take(AttemptEvent.REFUSED, "", seconds(response.fields.get(b"retry-after")))
         elif status >= 500 and status not in _NOT_A_FAILURE:
             if response.until_close:
-                self._error_cut()
+                self._take(AttemptEvent.ERROR_CUT)
             else:
-                self.response_read = self._read_error
-                self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_due)
-        elif 400 <= status < 500 and self._doubts_refusals:
-            self._refused(status)
-        elif status in _BAD_REQUEST and self._send_with_other_rank():
-            pass
-        elif status in _BAD_REQUEST and self.usage_frame is not None and self.usage_frame.asked_for:
-            self._send_unasked()
-        elif status == 404:
-            if self.ticket.request.model is not None and not response.events:
-                self.response_read = self._read_not_found
+                self._take(AttemptEvent.SERVER_ERROR)
+                self._timer = self._services.loop.call_later(ERROR_BODY_S, self._due)
+        elif status >= 400 and self._depends and status < 500:
+            self._take(AttemptEvent.DOUBTED)
+        elif status in _BAD_REQUEST and (self._has_other_form() or self._unasks()):
+            self._begin_again(AttemptEvent.AGAIN)
+        elif status == 404 and self.ticket.request.model is not None and not response.events:
+            self._take(AttemptEvent.MISSING)
+        elif status == 101 and self._outbound.upgrade:
+            self._take(AttemptEvent.SWITCH)
         elif status == 101:
-            if self._outbound.upgrade:
-                self._opened = self.switched = True
-                self._report(Outcome.SWITCHED, self)
-            else:
-                self.worker_lost("unexpected 101", True)
+            self._take(AttemptEvent.INVALID, "unexpected 101")
 
-    def _send_with_other_rank(self) -> bool:
-        """Send the request again with its rank in another form, or without one: it may be what the worker refuses.
+    def _has_other_form(self) -> bool:
+        """Choose another form of the rank, or none at all: it may be what the worker refuses.
 
         Return False if no form is left to try; a further attempt would use the first one.
         """
@@ -279,211 +295,117 @@ class Attempt:
             self._other_forms = candidate.endpoint.ranks.other_forms()
         form = next(self._other_forms, None)
         self._rank_form = form or candidate.endpoint.ranks.form
-        if form is None:
-            return False
-        self.let_go(reusable=True)
-        self.begin()
-        self._report(Outcome.MOVED, self)
-        return True
+        return form is not None
 
-    def _send_unasked(self) -> None:
-        """Send the request again without the question for usage: it may be what the worker, an old vLLM, refuses."""
-        if self._outbound.rewrites is not None:
+    def _unasks(self) -> bool:
+        """Drop the question for usage, if the request has it: it may be what the worker, an old vLLM, refuses."""
+        asked = self.usage_frame is not None and self.usage_frame.asked_for
+        if asked and self._outbound.rewrites is not None:
             self._outbound.rewrites.unask(self.ticket.candidate.endpoint)
-        self.let_go(reusable=True)
-        self.begin()
-        self._report(Outcome.MOVED, self)
+        return asked
 
-    def _read_before_first(self, data: bytes) -> None:
-        assert self.response is not None and self.connection is not None
-        verdict = self.opening.feed(data, self.connection, self.response)
-        if verdict is _OPEN and self._doubts_refusals and self.opening.refused:
-            self._refused(self.opening.refused)
-        elif verdict is _OPEN:
-            self._open()
-        elif verdict is Verdict.PREAMBLE:
-            self._hold_back(PREAMBLE_S)
-        elif verdict is Verdict.PART:
-            self._hold_back(BODY_S)
-        elif verdict is Verdict.ERROR:
-            self._stream_error()
-        elif verdict is Verdict.TOO_LONG:
-            self.worker_lost("no event among too many bytes", True)
+    def response_read(self, data: bytes) -> None:
+        opening, connection, response = self._opening, self.connection, self.response
+        if opening is None:
+            if self._relay is not None:
+                self._relay.read(data)
+            return
+        assert connection is not None and response is not None
+        event = opening.feed(self.state, data, connection, response)
+        if event is _OPEN:
+            self.refused = opening.refused
+            if opening.refused and self._depends:
+                event = AttemptEvent.DOUBTED
+        elif event is AttemptEvent.PREAMBLE or event is AttemptEvent.PART:
+            self._take(event)
+            if self._timer is None and self.state is AttemptState.HELD:
+                hold_s = PREAMBLE_S if event is AttemptEvent.PREAMBLE else BODY_S
+                self._timer = self._services.loop.call_later(hold_s, self._due)
+            return
+        self._take(event, opening.reason)
 
-    def _open(self) -> None:
-        self._release_hold()
-        self._opened = True
-        self._report(_OPENED, self)
-
-    def _hold_back(self, for_s: float) -> None:
-        """Open the answer after `for_s`, unless it is judged before."""
-        if self._hold is None:
-            self._hold = self._services.loop.call_later(for_s, self._held_long_enough)
-
-    def _held_long_enough(self) -> None:
-        self._hold = None
+    def _due(self) -> None:
+        """End a state that has lasted long enough. Errors that have arrived by then count."""
         try:
-            self._open()
+            if self.state is AttemptState.HELD:
+                self._take(_OPEN)
+            elif isinstance(self._timer, LastLook):
+                self._take(AttemptEvent.ERROR_CUT)
+            else:
+                self._timer = LastLook(self._services.loop, self._due)
         except Exception:
             self.crashed()
 
-    def _release_hold(self) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.cancel()
+    def take_opening(self) -> bytes:
+        """Return the bytes of the answer that were kept back, with their framing; empty after comments."""
+        opening, self._opening = self._opening, None
+        return b"" if opening is None else opening.take()
 
-    def _refused(self, status: int) -> None:
-        """Fail, because the worker finds a mistake in a request that the gateway has added to."""
-        self.let_go(reusable=False)
-        self._fail(FailurePoint.ANSWERED, f"HTTP {status}")
-
-    def _collect(self, data: bytes) -> None:
-        """Take body bytes of an answer that is not for the client; the connection keeps their content."""
-        assert self.connection is not None
-        if self.connection.raw_bytes > answer_limit_bytes(self._outbound.size_bytes):
-            self.worker_lost("the prefill's answer is too long", True)
-
-    @property
-    def content(self) -> bytes:
-        return b"" if self.connection is None else b"".join(self.connection.pieces)
-
-    def _stream_error(self) -> None:
-        error = self.opening.error
-        assert error is not None
-        self.let_go(reusable=False)
-        point = FailurePoint.REFUSED if error.status == 503 else FailurePoint.ANSWERED
-        if point is FailurePoint.ANSWERED:
-            self._suspect(lost=False)
-        # Without the worker's message: it may repeat the prompt, and reasons are logged and kept.
-        self._fail(point, f"error as first event, status {error.status or 'not given'}")
-
-    def _read_not_found(self, data: bytes) -> None:
-        """Take body bytes of a 404. A short one is classified when it is complete; a long one is passed on."""
-        assert self.response is not None and self.connection is not None
-        if self.connection.raw_bytes > NOT_FOUND_BYTES:
-            self.response_read = self._read_before_first
-            self._read_before_first(data)
-        else:
-            self.opening.feed(data, self.connection, self.response)
-
-    def _read_error(self, data: bytes) -> None:
-        """Take body bytes of a server error, which is passed on if no other worker is tried."""
-        assert self.response is not None and self.connection is not None
-        if self.connection.raw_bytes > ERROR_BYTES:
-            self._error_cut()
-        else:
-            self.opening.feed(data, self.connection, self.response)
-
-    def _error_due(self) -> None:
-        self._late = LastLook(self._services.loop, self._error_cut)
-
-    def _error_cut(self) -> None:
-        """Fail with a server error whose body is late, too long or has no defined end."""
-        response = self.response
-        self.let_go(reusable=True)
-        try:
-            self._suspect(lost=False)
-            self._fail(FailurePoint.ANSWERED, f"HTTP {response.status if response is not None else 0}")
-        except Exception:
-            self.crashed()
-
-    def _denies_model(self) -> bool:
-        """Return whether a complete 404 says that the worker does not serve a model that it has listed."""
-        connection = self.connection
-        if self.ticket.request.model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
-            return False
-        return self.ticket.candidate.endpoint.models_known and denies_model(b"".join(connection.pieces))
-
-    def _unread(self) -> bytes:
-        connection = self.connection
-        return b"" if connection is None else b"".join(connection.pieces)
+    def relay_to(self, relay: Relay) -> None:
+        """Let `relay` have the rest of the answer."""
+        self._relay = relay
 
     def judge(self, data: bytes) -> AnswerFault:
         """Return the fault of an answer as far as it has come, with the read `data`. Few reads are looked at."""
         end, response, connection = self._end, self.response, self.connection
         if end is None or response is None or connection is None or response.status != 200:
             return _NO_FAULT
-        complete = connection.complete
+        complete, relay = connection.complete, self._relay
         if not response.events:
-            whole = complete and (not self._opened or not response.until_close)
-            return end.of_body(self.recent()) if whole else _NO_FAULT
+            if not complete or (self.state >= _BEGUN and response.until_close):
+                return _NO_FAULT
+            return end.of_body(self.content if relay is None else relay.recent())
         ended = complete and response.length is None
-        return end.of_stream(self.recent(), ended) if ended or end.suspects(data) else _NO_FAULT
+        if not ended and not end.suspects(data):
+            return _NO_FAULT
+        return end.of_stream(self.content if relay is None else relay.recent(), ended)
 
     def answer_broken(self, fault: AnswerFault) -> None:
         """Fail: the worker has aborted the request, or its stream has no end."""
-        if fault is AnswerFault.CUT or self._opened:
-            self.worker_lost(REASONS[fault], False)
+        if self.state is _BEGUN:
+            self._take(AttemptEvent.LOST, REASONS[fault])
         else:
-            self.let_go(reusable=False)
-            self._fail(FailurePoint.ANSWERED, REASONS[fault])
+            cut = fault is AnswerFault.CUT
+            self._take(AttemptEvent.INVALID if cut else AttemptEvent.ABORTED, REASONS[fault])
 
     def response_ended(self) -> None:
-        response = self.response
+        response, state = self.response, self.state
         assert response is not None
-        if self._opened:
-            self._report(_ANSWERED, self)
-        elif self._late is not None:
-            self._server_error(response)
-        elif response.events and response.status == 200 and not response.bodiless and self._hold is None:
-            self.worker_lost("the stream ended without an event", False)
-        elif response.status == 404 and self._denies_model():
-            self.failure = Failure(FailurePoint.UNSERVED, "HTTP 404: it does not serve the model")
-            self._report(Outcome.NOT_FOUND, self)
+        if state is AttemptState.ERROR_BODY:
+            if response.status == 500 and shuts_down(self.content):
+                self._take(AttemptEvent.STOPPING, "HTTP 500: it shuts down")
+            else:
+                self._take(AttemptEvent.END)
+        elif state is AttemptState.SENT and response.events and response.status == 200 and not response.bodiless:
+            self._take(AttemptEvent.INVALID, "the stream ended without an event")
+        elif (
+            state is AttemptState.NOT_FOUND
+            and self.ticket.candidate.endpoint.models_known
+            and len(self.content) <= NOT_FOUND_BYTES
+            and denies_model(self.content)
+        ):
+            self._take(AttemptEvent.NO_MODEL, "HTTP 404: it does not serve the model")
         else:
-            self._report(_ANSWERED, self)
-
-    def _server_error(self, response: ResponseHead) -> None:
-        if self._late is not None:
-            self._late.cancel()
-        if response.status == 500 and shuts_down(self.content):
-            self.let_go(reusable=True)
-            self._fail(FailurePoint.STOPPING, "HTTP 500: it shuts down")
-            return
-        self._suspect(lost=False)
-        self.failure = Failure(FailurePoint.ANSWERED, f"HTTP {response.status}")
-        self._report(Outcome.ERRED, self)
+            self._take(AttemptEvent.END)
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
         """Redial or fail, because this connection will not bring the rest of the answer."""
         connection = self.connection
-        erred = self.response if self._late is not None else None
-        stale = connection is not None and connection.reused and connection.silent and not broke_http
-        self.let_go(reusable=False)
-        if self._opened:
-            self._fail(FailurePoint.STREAM, reason, broke_http=broke_http)
-        elif erred is not None:
-            self._suspect(lost=False)
-            self._fail(FailurePoint.ANSWERED, f"HTTP {erred.status}")
-        elif stale:
+        if self.state is AttemptState.ERROR_BODY:
+            reason = ""
+        if broke_http or connection is None:
+            self._take(AttemptEvent.INVALID, reason)
+        elif connection.reused and connection.silent and self.state is AttemptState.SENT:
             # The worker closed the idle connection. That is no sign of a failure, so it does not count as an attempt.
-            if self._sent_s is not None and self._services.time() - self._sent_s > STALE_S:
-                self._suspect(lost=True)
+            late = self._services.time() - self.since_s > STALE_S
             self._services.redials.add()
-            self.begin(fresh=True)
-            self._report(Outcome.MOVED, self)
+            self._begin_again(AttemptEvent.STALE_LATE if late else AttemptEvent.STALE, fresh=True)
         else:
-            if not broke_http and connection is not None and not connection.complete:
-                self._suspect(lost=True)
-            self._fail(FailurePoint.SENT, reason)
+            self._take(AttemptEvent.LOST, reason)
 
     def crashed(self) -> None:
-        """Report a defect; call from an `except` block."""
-        self._report(Outcome.CRASHED, self)
-
-    def _suspect(self, *, lost: bool) -> None:
-        """Report that the request may have crashed the worker.
-
-        `lost`: the connection broke; otherwise the worker answered with a server error.
-        """
-        self.lost = lost
-        self._report(Outcome.SUSPECTED, self)
-
-    def _fail(
-        self, point: FailurePoint, reason: str, retry_after_s: float | None = None, *, broke_http: bool = False
-    ) -> None:
-        self.failure = Failure(point, reason, retry_after_s, broke_http)
-        self._report(Outcome.FAILED, self)
+        """Post a defect; call from an `except` block."""
+        self._inbox.post(Outcome.CRASHED, self)
 
     # calls from the request
 
@@ -492,14 +414,13 @@ class Attempt:
         return FailurePoint.SENT if self.sent else FailurePoint.CONNECT
 
     def comment(self) -> None:
-        self.opening.comment()
+        """Keep only the answer's content back: the client has got comments, and a head, from the gateway."""
+        if self._opening is not None:
+            self._opening.comment()
 
     def give_up(self, reason: str, *, late: bool = False) -> None:
         """Fail before the first event, because the worker was lost, or its answer is `late`."""
-        point = FailurePoint.LATE if late and self.sent else self.point_if_given_up
-        self.given_up = True
-        self.let_go(reusable=False)
-        self._fail(point, reason)
+        self._take(AttemptEvent.LATE if late else AttemptEvent.GIVEN_UP, reason)
 
     def pause(self, paused: bool) -> None:
         """Stop reading the answer while the client does not read, or resume."""
@@ -513,28 +434,16 @@ class Attempt:
 
     def let_go(self, *, reusable: bool) -> None:
         """Stop dialling, or release the connection. A connection that is not `reusable` is closed."""
-        late, self._late = self._late, None
-        if late is not None:
-            late.cancel()
-        self._release_hold()
+        self._take(AttemptEvent.RELEASED)
+        self._release(reusable=reusable)
+
+    def _release(self, *, reusable: bool) -> None:
         dial, self._dial = self._dial, None
         if dial is not None:
             dial.cancel()
         connection, self.connection = self.connection, None
-        self.response_read = _ignore  # breaks reference cycles, so that no garbage collection is needed
-        self.recent = _nothing
+        self._relay = None  # breaks reference cycles, so that no garbage collection is needed
         if connection is not None:
             if self._paused:
                 connection.resume_reading()
             connection.release(reusable)
-
-
-def _nothing() -> bytes:
-    return b""
-
-
-def _ignore(data: bytes) -> None: ...
-
-
-def _ignore_pause(writable: bool) -> None:
-    """Ignore back-pressure: a request is written once, so there is nothing to pause."""

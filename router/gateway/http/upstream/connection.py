@@ -49,9 +49,8 @@ class ResponseReader(Protocol):
 
     def response_began(self, response: ResponseHead) -> None: ...
 
-    @property
-    def response_read(self) -> Callable[[bytes], None]:
-        """Takes body bytes with their framing. Their content is in the connection's `pieces` already."""
+    def response_read(self, data: bytes) -> None:
+        """Take body bytes with their framing. Their content is in the connection's `pieces` already."""
 
     def judge(self, data: bytes) -> AnswerFault: ...
 
@@ -62,7 +61,6 @@ class ResponseReader(Protocol):
         """The body is complete. Called after the last `response_read`."""
 
     def worker_lost(self, reason: str, broke_http: bool) -> None: ...
-    def worker_writable(self, writable: bool) -> None: ...
 
     def crashed(self) -> None:
         """One of the calls above raised. Called while the exception is handled."""
@@ -84,6 +82,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_between", "_final", "_heads", "_last", "_loop", "_max_head_bytes", "_parser", "_pools", "_raw_head",
         "_repeated", "_to_head_request", "_transport", "_unsent", "complete", "connected_s", "endpoint", "idle_since_s",
         "in_chunk", "on_body", "overrun", "pieces", "raw_bytes", "reader", "response", "reused", "splice", "tunnel",
+        "worker_writable",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +100,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.connected_s = 0.0
         self.tunnel: Callable[[bytes], None] | None = None
+        self.worker_writable: Callable[[bool], None] | None = None
+        """Called with False when the worker stops reading. Only a tunnel can write faster than its worker reads."""
         self.splice: Callable[[bytes], None] | None = None
         self.pieces: list[bytes] = []
         self._between = False
@@ -182,12 +183,12 @@ class UpstreamConnection(asyncio.Protocol):
                 reader.crashed()
 
     def pause_writing(self) -> None:
-        if self.reader is not None:
-            self.reader.worker_writable(False)
+        if self.worker_writable is not None:
+            self.worker_writable(False)
 
     def resume_writing(self) -> None:
-        if self.reader is not None:
-            self.reader.worker_writable(True)
+        if self.worker_writable is not None:
+            self.worker_writable(True)
 
     # llhttp's callbacks (`on_body` is `pieces.append`)
 
@@ -272,7 +273,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def release(self, reusable: bool) -> None:
         """Return to the pool if the response ended cleanly, else close at once."""
-        self.reader = self.tunnel = self.splice = None
+        self.reader = self.tunnel = self.splice = self.worker_writable = None
         self._between = False
         response = self.response
         if (
@@ -307,7 +308,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once, which aborts the request in vLLM."""
-        self.reader = self.tunnel = self.splice = None
+        self.reader = self.tunnel = self.splice = self.worker_writable = None
         self._between = False
         self._unsent = b""
         if self._transport is not None:

@@ -57,7 +57,7 @@ class ConcurrentPrefill:
         self._timer: asyncio.TimerHandle | LastLook | None = None
         self._waiting: asyncio.TimerHandle | None = None
         """Runs while the decode's answer is held back."""
-        self._attempt = host.attempt_beside(handover.prefill, self._reported)
+        self._attempt = host.attempt_beside(handover.prefill, self)
 
     def start(self) -> None:
         self._attempt.begin()
@@ -97,11 +97,12 @@ class ConcurrentPrefill:
 
     # the prefill's answer
 
-    def _reported(self, outcome: Outcome, attempt: PlannedAttempt) -> None:
+    def post(self, outcome: Outcome, attempt: PlannedAttempt) -> None:
+        """Take what the prefill tells."""
         if outcome is Outcome.MOVED:
             self._arm()
-        elif outcome is Outcome.SUSPECTED:
-            self._host.suspect(attempt)
+        elif outcome is Outcome.SUSPECTED or outcome is Outcome.BROKEN:
+            self._host.suspect(attempt, lost=outcome is Outcome.BROKEN)
         elif outcome is Outcome.ANSWERED:
             self._answered(attempt)
         elif outcome is Outcome.CRASHED:

@@ -15,7 +15,7 @@ from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.errors import RequestError
-from router.gateway.flow.outcomes import Failure, Outcome
+from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome
 from router.gateway.flow.plan import After, Leg, Plan, PlanHost, PlannedAttempt, Within
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
@@ -104,7 +104,7 @@ class KvHandover(Plan):
     def leg(self, ticket: Ticket, now_s: float) -> Leg:
         prefills = ticket is self.prefill
         name = "prefill" if prefills else "decode"
-        return Leg(name, prefills, self.limit_s(ticket, now_s), self._depends_at(ticket))
+        return Leg(name, prefills, self.limit_s(ticket, now_s))
 
     def request_id(self, ticket: Ticket) -> bytes | None:
         """Return the X-Request-Id by which the two workers pair their requests."""
@@ -240,7 +240,7 @@ class KvHandover(Plan):
     def failed(self, attempt: PlannedAttempt, within: Within, now_s: float) -> Ticket | After:
         ticket, failure, dispatcher = attempt.ticket, attempt.failure, self._handovers.dispatcher
         assert failure is not None
-        self._leave_prefill(finish=attempt.given_up)
+        self._leave_prefill(finish=failure.given_up)
         if ticket is self.prefill:
             again = self._prefill_again(ticket, failure, within, now_s)
             if again is None:
@@ -250,10 +250,10 @@ class KvHandover(Plan):
         if self.together and self._outcome in (PREFILL_FAILED, NOTHING_HANDED_OVER):
             dispatcher.not_handed_over(ticket, now_s, failure.reason)
             return After.ALONE
-        if not self._depends_at(ticket):
+        if not self.depends_at(ticket):
             return After.USUAL
         self.settle(DECODE_FAILED)
-        if attempt.lost or failure.point in (FailurePoint.CONNECT, FailurePoint.STOPPING):
+        if failure.cause is AttemptEvent.LOST or failure.point in (FailurePoint.CONNECT, FailurePoint.STOPPING):
             return After.USUAL  # the worker is gone, or takes no request
         return After.ALONE if dispatcher.run_plain(ticket, failure.reason, now_s) else After.USUAL
 
@@ -276,7 +276,7 @@ class KvHandover(Plan):
 
     # the decode
 
-    def _depends_at(self, ticket: Ticket) -> bool:
+    def depends_at(self, ticket: Ticket) -> bool:
         """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
         return ticket is self.decode and not self._outcome
 
@@ -287,7 +287,7 @@ class KvHandover(Plan):
         after their lease.
         """
         config = self._handovers.config
-        if not self._depends_at(ticket):
+        if not self.depends_at(ticket):
             return config.prefill_s if ticket is self.prefill else math.inf
         if self.together:
             return config.prefill_s + config.first_event_s
@@ -309,7 +309,7 @@ class KvHandover(Plan):
             params = connector.prefill_params(self._legs)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
-        if not self._depends_at(ticket):
+        if not self.depends_at(ticket):
             return None
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
@@ -326,7 +326,7 @@ class KvHandover(Plan):
         return CachedTokens(lambda: self._cached_tokens)
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self._depends_at(ticket):
+        if self.depends_at(ticket):
             self._receive()
             self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("transfer",))
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
@@ -374,22 +374,22 @@ class SidecarHandover(KvHandover):
         return self.decode
 
     def leg(self, ticket: Ticket, now_s: float) -> Leg:
-        return Leg("decode", False, self.limit_s(ticket, now_s), self._depends_at(ticket))
+        return Leg("decode", False, self.limit_s(ticket, now_s))
 
     def worker_line(self, ticket: Ticket) -> bytes:
-        return header_line(self.prefill.candidate.endpoint.endpoint) if self._depends_at(ticket) else b""
+        return header_line(self.prefill.candidate.endpoint.endpoint) if self.depends_at(ticket) else b""
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
         """Return the longest time until the first event: that of a prefill and of a transfer."""
         config = self._handovers.config
-        return config.prefill_s + config.first_event_s if self._depends_at(ticket) else math.inf
+        return config.prefill_s + config.first_event_s if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         self._sent_s = now_s
         return None
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self._depends_at(ticket):
+        if self.depends_at(ticket):
             dispatcher = self._handovers.dispatcher
             dispatcher.first_token(self.prefill, now_s)
             dispatcher.finished(self.prefill, Usage(), now_s)

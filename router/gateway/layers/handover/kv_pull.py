@@ -16,6 +16,7 @@ from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
+from router.gateway.flow.outcomes import AttemptEvent
 from router.gateway.flow.plan import After, Leg, Plan, PlannedAttempt, Within
 from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
@@ -58,18 +59,17 @@ class KvPull(Plan):
     def first(self) -> Ticket:
         return self.ticket
 
-    def _depends_at(self, ticket: Ticket) -> bool:
+    def depends_at(self, ticket: Ticket) -> bool:
         return ticket is self.ticket and not self._settled
 
     def leg(self, ticket: Ticket, now_s: float) -> Leg:
-        depends = self._depends_at(ticket)
-        return Leg("", False, self._pulls.config.first_event_s if depends else math.inf, depends)
+        return Leg("", False, self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf)
 
     def added_to(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
         return msgspec.structs.replace(made, body=self._pulling(ticket, made.body, now_s))
 
     def _pulling(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
-        if self._sent or not self._depends_at(ticket):
+        if self._sent or not self.depends_at(ticket):
             return body
         self._sent = True
         self._transfer = self._pulls.dispatcher.pull_begins(self._planned, ticket, now_s)
@@ -83,16 +83,16 @@ class KvPull(Plan):
 
     def failed(self, attempt: PlannedAttempt, within: Within, now_s: float) -> Ticket | After:
         failure = attempt.failure
-        if failure is None or not self._depends_at(attempt.ticket):
+        if failure is None or not self.depends_at(attempt.ticket):
             return After.USUAL
         self.settle(FAILED)
-        if attempt.lost or failure.point not in _PLAIN_AFTER:
+        if failure.cause is AttemptEvent.LOST or failure.point not in _PLAIN_AFTER:
             return After.USUAL
         plain = self._pulls.dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
         return After.ALONE if plain else After.USUAL
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        if self._depends_at(ticket):
+        if self.depends_at(ticket):
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
@@ -101,7 +101,7 @@ class KvPull(Plan):
 
         Return whether the answer is that of the worker that pulled.
         """
-        if self._depends_at(ticket):
+        if self.depends_at(ticket):
             self.settle(self._seen(usage))
         return ticket is self.ticket
 
