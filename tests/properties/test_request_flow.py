@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.build.request_flow import EFFECT_TEXT, EVENT_TEXT, GUARD_TEXT, STATE_TEXT
+from router.config.model import TimeoutsConfig
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import (
     ASKS,
@@ -29,7 +30,7 @@ class Driver:
     """Carry out effects on a ledger, and check the invariants after each event."""
 
     def __init__(self, legs):
-        self.flow = Flow(legs)
+        self.flow = Flow(TimeoutsConfig(), 0.0, legs)
         self.numbers = count(1)
         self.reserved = {}
         """Reservations of each attempt: 1 while it runs, 0 after its release."""

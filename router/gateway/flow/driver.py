@@ -16,7 +16,7 @@ from typing import Any, Final
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt.attempt import Attempt, Inbox
-from router.gateway.flow.deadlines import Deadline, RequestDeadlines
+from router.gateway.flow.deadlines import Deadline
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
@@ -46,7 +46,7 @@ class RequestDriver:
     """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
 
     __slots__ = (
-        "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
+        "_client", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
         "_running", "_services",
     )  # fmt: skip
 
@@ -60,11 +60,10 @@ class RequestDriver:
         self._services = services
         self._running = running
         self._client = client
-        self._flow = Flow()
+        self._flow = Flow(services.timeouts, outbound.arrived_s)
         self._outbound = outbound
         self._responder = Responder(services, client, outbound)
         outbound.layers = services.features.layers(outbound)
-        self._deadlines = RequestDeadlines(services.timeouts, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
@@ -225,7 +224,7 @@ class RequestDriver:
             self._arm()
 
     def stream_expected(self) -> None:
-        self._deadlines.comments_from(self._outbound.arrived_s)
+        self._flow.comments_from(self._outbound.arrived_s)
         if self._identifying is not None:
             self._arm()
 
@@ -248,7 +247,7 @@ class RequestDriver:
         services, state = self._services, self._flow.state
         now_s = services.time()
         started_s = perf_counter() if self._outbound.layers else 0.0
-        placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
+        placed = services.placements.place(self._outbound, request, state, self._flow.since_s, now_s)
         for layer in self._outbound.layers:
             layer.decided(placed.noted if isinstance(placed, Plan) else placed, now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
@@ -262,12 +261,12 @@ class RequestDriver:
             self.refuse(placed)
         elif isinstance(placed, Queued):
             if state is not RequestState.QUEUED:
-                self._deadlines.since_s = now_s
+                self._flow.since_s = now_s
             self._on(Event.NO_WORKER)
         else:
             self._held = placed
             if state is not RequestState.HELD:
-                self._deadlines.since_s = now_s
+                self._flow.since_s = now_s
             self._on(Event.HOLD)
 
     def _begin(self, ticket: Ticket) -> None:
@@ -296,7 +295,7 @@ class RequestDriver:
     def _queue(self, _: object) -> None:
         placements = self._services.placements
         placements.queue(self._outbound, self)
-        self._deadlines.queue_s = placements.queue_s(self._outbound)
+        self._flow.queue_s = placements.queue_s(self._outbound)
         self._arm()
 
     def _hold(self, _: object) -> None:
@@ -383,7 +382,7 @@ class RequestDriver:
     def _send(self, attempt: Attempt) -> None:
         # A redial after a stale connection would send the transfer parameters twice.
         attempt.begin(fresh=self._depends(attempt))
-        self._client.deadline_s = self._deadlines.attempt_began(attempt)
+        self._client.deadline_s = self._flow.attempt_began(attempt)
 
     def _depends(self, attempt: Attempt) -> bool:
         """Return whether the attempt gets another worker's KV cache."""
@@ -434,10 +433,10 @@ class RequestDriver:
             plan.opened(attempt.ticket, now_s)
         self._responder.open(attempt, now_s)
         response = attempt.response
-        self._client.deadline_s = self._deadlines.answer_began(now_s, response is not None and response.events)
+        self._client.deadline_s = self._flow.answer_began(now_s, response is not None and response.events)
 
     def _switch(self, attempt: Attempt) -> None:
-        self._deadlines.tunnel_began()
+        self._flow.tunnel_began()
         self._responder.switch(attempt)
         self._arm()
 
@@ -466,24 +465,24 @@ class RequestDriver:
     # time
 
     def _arm(self) -> None:
-        self._client.deadline_s = self._deadlines.next_s(self._responder.last_read_s)
+        self._client.deadline_s = self._flow.next_s(self._responder.last_read_s)
 
     def expired(self, now_s: float) -> None:
         """Act on the deadline that has passed, if any, and set the next one."""
-        deadlines = self._deadlines
+        flow = self._flow
         if self._responder.overdrawn:
             self._responder.log.error(ErrorKind.TOKENS_PER_MINUTE.spec.code, "stream")
             self._on(Event.STALLED, self._responder.answering)
             return
-        due = deadlines.due(now_s, self._responder.last_read_s)
+        due = flow.due(now_s, self._responder.last_read_s)
         if due is Deadline.STATE:
             self._state_expired(now_s)
-        elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, deadlines.since_s):
+        elif flow.state is RequestState.STREAMING and self._responder.trickles(now_s, flow.since_s):
             self._stalled("the worker's stream stalled: it only trickles")
         elif due is Deadline.TOTAL:
             self._stop(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
         elif due is Deadline.COMMENT:
-            deadlines.commented(now_s)
+            flow.comment_sent(now_s)
             if self._client.writable:
                 self._on(Event.COMMENT_DUE)
         if not self._ended:
@@ -509,12 +508,12 @@ class RequestDriver:
         if attempt is None or attempt.response is None or not attempt.response.events:
             return False
         worked_s = self._services.placements.worked_s(attempt, now_s)
-        return self._deadlines.goes_on(now_s, self._responder.last_read_s, worked_s)
+        return self._flow.goes_on(now_s, self._responder.last_read_s, worked_s)
 
     def _queue_expired(self, now_s: float) -> None:
         placed = self._services.placements.queue_expired(self._outbound, now_s)
         found = "true" if isinstance(placed, Ticket) else "false"
-        self._services.metrics.queue.observe(now_s - self._deadlines.since_s, (found,))
+        self._services.metrics.queue.observe(now_s - self._flow.since_s, (found,))
         if isinstance(placed, Ticket):
             for layer in self._outbound.layers:
                 layer.decided(placed, now_s, 0.0)

@@ -1,10 +1,14 @@
-"""Follow one request through the transition table. Pure: it takes events and returns effects."""
+"""Follow one request through the transition table. Pure: it takes events and returns effects and deadlines."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
-from router.gateway.flow.transitions import BY_STATE, Effect, Event, Guard, RequestState, Transition
+from router.config.model import TimeoutsConfig
+from router.gateway.flow.attempt.attempt import Attempt
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, deadline_s
+from router.gateway.flow.transitions import BEGUN, BY_STATE, Effect, Event, Guard, RequestState, Transition
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
 # Module constants, because looking up a member of an enum is slow.
@@ -15,15 +19,29 @@ _FIRST: Final = BY_STATE[_IDENTIFYING]
 
 
 class Flow:
-    """The state of one request, its running attempt and its place in the plan.
+    """The state of one request, its running attempt, its place in the plan and its deadlines.
 
     `attempt` is an opaque handle with a load reservation; None while none runs. A plan has one or more legs, such as a
     prefill worker and then a decode worker. Only the last leg's answer goes to the client.
+
+    `since_s` is the time when the current state began. `last_read_s` of its methods is the time of the last byte of the
+    answer, or of either side of a tunnel.
     """
 
-    __slots__ = ("_dropped", "_rows", "attempt", "commented", "leg", "legs", "row", "state")
+    __slots__ = (
+        "_comment_s", "_dropped", "_end_s", "_rows", "_timeouts", "attempt", "commented", "leg", "legs", "queue_s",
+        "row", "since_s", "state", "worked_s",
+    )  # fmt: skip
 
-    def __init__(self, legs: int = 1) -> None:
+    def __init__(self, timeouts: TimeoutsConfig, arrived_s: float, legs: int = 1) -> None:
+        self._timeouts = timeouts
+        self._end_s = arrived_s + timeouts.total_s
+        self._comment_s = math.inf
+        self.since_s = arrived_s
+        self.queue_s = timeouts.queue_s
+        """The longest time in a queue."""
+        self.worked_s = -math.inf
+        """When the worker of a quiet stream last worked on any request, as far as that was asked."""
         self.state = _IDENTIFYING
         self._rows = _FIRST
         self.attempt: Any = None
@@ -80,3 +98,59 @@ class Flow:
         """Return the attempt that `Effect.CANCEL` cancels, once."""
         dropped, self._dropped = self._dropped, None
         return dropped
+
+    # time
+
+    def comments_from(self, arrived_s: float) -> None:
+        self._comment_s = arrived_s + self._timeouts.header_delay_s
+
+    def comment_sent(self, now_s: float) -> None:
+        self._comment_s = now_s + self._timeouts.comment_interval_s
+
+    def attempt_began(self, attempt: Attempt) -> float:
+        if self.attempt is not attempt:
+            return self.next_s(0.0)
+        return min(deadline_s(self._timeouts, attempt), self._end_s, self._comment_s)
+
+    def answer_began(self, now_s: float, events: bool) -> float:
+        """Start the time of the answer; one of `events` gets comments while it is quiet. Return the earliest
+        deadline."""
+        self._comment_s = now_s + self._timeouts.comment_interval_s if events else math.inf
+        self.since_s = now_s
+        return min(now_s + self._timeouts.stream_idle_s, self._end_s, self._comment_s)
+
+    def goes_on(self, now_s: float, last_read_s: float, worked_s: float) -> bool:
+        """Return whether a stream that has been quiet for too long may go on, because its worker worked at `worked_s`.
+
+        Workers hold the arguments of a tool call and hidden reasoning back for minutes.
+        """
+        idle_s = self._timeouts.stream_idle_s
+        self.worked_s = worked_s
+        return now_s < min(worked_s + idle_s, last_read_s + QUIET_LIMITS * idle_s)
+
+    def tunnel_began(self) -> None:
+        """Remove the limit on the total time: a tunnel ends only when both sides are idle."""
+        self._end_s = self._comment_s = math.inf
+
+    def next_s(self, last_read_s: float) -> float:
+        return min(self._state_s(last_read_s), self._end_s, self._next_comment_s(last_read_s))
+
+    def due(self, now_s: float, last_read_s: float) -> Deadline:
+        if now_s >= self._state_s(last_read_s):
+            return Deadline.STATE
+        if now_s >= self._end_s:
+            return Deadline.TOTAL
+        return Deadline.COMMENT if now_s >= self._next_comment_s(last_read_s) else Deadline.NOTHING
+
+    def _next_comment_s(self, last_read_s: float) -> float:
+        if self.state is not RequestState.STREAMING:
+            return self._comment_s
+        return max(self._comment_s, last_read_s + self._timeouts.comment_interval_s)
+
+    def _state_s(self, last_read_s: float) -> float:
+        state = self.state
+        if state is RequestState.WAITING:
+            return deadline_s(self._timeouts, self.attempt)
+        if state in BEGUN:
+            return (self.worked_s if self.worked_s > last_read_s else last_read_s) + self._timeouts.stream_idle_s
+        return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, RequestDeadlines, Trickle
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, Trickle
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import Event, RequestState
 
@@ -26,12 +26,7 @@ def attempt(sent=False, since_s=ARRIVED_S, limit_s=math.inf, begins_early=True):
 
 @pytest.fixture
 def flow():
-    return Flow()
-
-
-@pytest.fixture
-def deadlines(flow):
-    return RequestDeadlines(TIMEOUTS, flow, ARRIVED_S)
+    return Flow(TIMEOUTS, ARRIVED_S)
 
 
 def feed(flow, *events, attempt=None):
@@ -39,110 +34,110 @@ def feed(flow, *events, attempt=None):
         assert flow.handle(event, attempt), event
 
 
-def test_identification_is_limited_by_the_total_time_alone(deadlines):
-    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
-    assert deadlines.due(1_099.9, 0.0) is Deadline.NOTHING
-    assert deadlines.due(1_100.0, 0.0) is Deadline.TOTAL
+def test_identification_is_limited_by_the_total_time_alone(flow):
+    assert flow.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
+    assert flow.due(1_099.9, 0.0) is Deadline.NOTHING
+    assert flow.due(1_100.0, 0.0) is Deadline.TOTAL
 
 
-def test_a_queued_request_waits_from_the_start_of_its_state(flow, deadlines):
+def test_a_queued_request_waits_from_the_start_of_its_state(flow):
     feed(flow, Event.IDENTIFIED, Event.NO_WORKER)
-    deadlines.since_s = 103.0
-    assert deadlines.next_s(0.0) == 123.0
-    assert deadlines.due(123.0, 0.0) is Deadline.STATE
+    flow.since_s = 103.0
+    assert flow.next_s(0.0) == 123.0
+    assert flow.due(123.0, 0.0) is Deadline.STATE
 
 
-def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines):
+def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow):
     running = attempt()
     feed(flow, Event.IDENTIFIED)
     feed(flow, Event.PLACED, attempt=running)
-    assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
-    assert deadlines.due(104.9, 0.0) is Deadline.NOTHING
-    assert deadlines.due(105.0, 0.0) is Deadline.STATE
+    assert flow.attempt_began(running) == flow.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
+    assert flow.due(104.9, 0.0) is Deadline.NOTHING
+    assert flow.due(105.0, 0.0) is Deadline.STATE
     running.sent, running.since_s = True, 102.0
-    assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == 162.0
-    assert deadlines.due(105.0, 0.0) is Deadline.NOTHING
+    assert flow.attempt_began(running) == flow.next_s(0.0) == 162.0
+    assert flow.due(105.0, 0.0) is Deadline.NOTHING
 
 
-def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
+def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow):
     flow.state, flow.attempt = RequestState.WAITING, attempt(sent=True, limit_s=10.0)
-    assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
+    assert flow.next_s(0.0) == ARRIVED_S + 10.0
     flow.attempt = attempt(sent=True, limit_s=1_000.0)
-    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.first_event_s
+    assert flow.next_s(0.0) == ARRIVED_S + TIMEOUTS.first_event_s
 
 
-def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limit(flow, deadlines):
+def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limit(flow):
     flow.state, flow.attempt = RequestState.WAITING, attempt(sent=True, begins_early=False)
-    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
-    assert deadlines.due(1_100.0, 0.0) is Deadline.TOTAL
+    assert flow.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
+    assert flow.due(1_100.0, 0.0) is Deadline.TOTAL
     flow.attempt = attempt(sent=True, limit_s=10.0, begins_early=False)
-    assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
+    assert flow.next_s(0.0) == ARRIVED_S + 10.0
     flow.attempt = attempt(sent=False, begins_early=False)
-    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
+    assert flow.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
 
 
-def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
-    assert deadlines.due(110.0, 0.0) is Deadline.NOTHING
-    deadlines.comments_from(ARRIVED_S)
-    assert deadlines.next_s(0.0) == 110.0
-    assert deadlines.due(110.0, 0.0) is Deadline.COMMENT
-    deadlines.commented(110.0)
-    assert deadlines.due(110.0, 0.0) is Deadline.NOTHING
-    assert deadlines.next_s(0.0) == 114.0
+def test_comments_are_due_after_a_delay_and_then_at_intervals(flow):
+    assert flow.due(110.0, 0.0) is Deadline.NOTHING
+    flow.comments_from(ARRIVED_S)
+    assert flow.next_s(0.0) == 110.0
+    assert flow.due(110.0, 0.0) is Deadline.COMMENT
+    flow.comment_sent(110.0)
+    assert flow.due(110.0, 0.0) is Deadline.NOTHING
+    assert flow.next_s(0.0) == 114.0
 
 
-def test_an_answer_in_one_piece_is_limited_by_its_last_read_and_gets_no_comments(flow, deadlines):
-    deadlines.comments_from(ARRIVED_S)
+def test_an_answer_in_one_piece_is_limited_by_its_last_read_and_gets_no_comments(flow):
+    flow.comments_from(ARRIVED_S)
     flow.state = RequestState.STREAMING
-    assert deadlines.answer_began(101.0, events=False) == 131.0
-    assert deadlines.since_s == 101.0
-    assert deadlines.next_s(200.0) == 230.0
-    assert deadlines.due(230.0, 200.0) is Deadline.STATE
-    assert deadlines.due(1_100.0, 1_090.0) is Deadline.TOTAL
+    assert flow.answer_began(101.0, events=False) == 131.0
+    assert flow.since_s == 101.0
+    assert flow.next_s(200.0) == 230.0
+    assert flow.due(230.0, 200.0) is Deadline.STATE
+    assert flow.due(1_100.0, 1_090.0) is Deadline.TOTAL
 
 
-def test_a_quiet_stream_gets_comments_at_intervals_after_its_last_read(flow, deadlines):
+def test_a_quiet_stream_gets_comments_at_intervals_after_its_last_read(flow):
     flow.state = RequestState.STREAMING
-    assert deadlines.answer_began(101.0, events=True) == 105.0
-    assert deadlines.due(104.9, 101.0) is Deadline.NOTHING
-    assert deadlines.due(105.0, 101.0) is Deadline.COMMENT
-    assert deadlines.due(105.0, 103.0) is Deadline.NOTHING, "the client has received something since"
-    assert deadlines.next_s(103.0) == 107.0
-    deadlines.commented(107.0)
-    assert deadlines.next_s(103.0) == 111.0
-    assert deadlines.due(133.0, 103.0) is Deadline.STATE
+    assert flow.answer_began(101.0, events=True) == 105.0
+    assert flow.due(104.9, 101.0) is Deadline.NOTHING
+    assert flow.due(105.0, 101.0) is Deadline.COMMENT
+    assert flow.due(105.0, 103.0) is Deadline.NOTHING, "the client has received something since"
+    assert flow.next_s(103.0) == 107.0
+    flow.comment_sent(107.0)
+    assert flow.next_s(103.0) == 111.0
+    assert flow.due(133.0, 103.0) is Deadline.STATE
 
 
-def test_a_quiet_stream_goes_on_while_its_worker_works(flow, deadlines):
+def test_a_quiet_stream_goes_on_while_its_worker_works(flow):
     flow.state = RequestState.STREAMING
-    deadlines.answer_began(101.0, events=True)
-    deadlines.commented(1_000.0)
-    assert deadlines.due(131.0, 101.0) is Deadline.STATE
-    assert deadlines.goes_on(131.0, 101.0, worked_s=125.0)
-    assert deadlines.next_s(101.0) == 155.0
-    assert deadlines.due(154.9, 101.0) is Deadline.NOTHING
-    assert not deadlines.goes_on(155.0, 101.0, worked_s=125.0), "the worker hangs, too"
-    assert deadlines.next_s(200.0) == 230.0
+    flow.answer_began(101.0, events=True)
+    flow.comment_sent(1_000.0)
+    assert flow.due(131.0, 101.0) is Deadline.STATE
+    assert flow.goes_on(131.0, 101.0, worked_s=125.0)
+    assert flow.next_s(101.0) == 155.0
+    assert flow.due(154.9, 101.0) is Deadline.NOTHING
+    assert not flow.goes_on(155.0, 101.0, worked_s=125.0), "the worker hangs, too"
+    assert flow.next_s(200.0) == 230.0
 
 
-def test_a_stream_that_is_quiet_for_very_long_has_stalled(flow, deadlines):
+def test_a_stream_that_is_quiet_for_very_long_has_stalled(flow):
     flow.state = RequestState.STREAMING
     last_s = 101.0 + QUIET_LIMITS * TIMEOUTS.stream_idle_s
-    assert deadlines.goes_on(last_s - 1, 101.0, worked_s=last_s - 2)
-    assert not deadlines.goes_on(last_s, 101.0, worked_s=last_s - 1)
+    assert flow.goes_on(last_s - 1, 101.0, worked_s=last_s - 2)
+    assert not flow.goes_on(last_s, 101.0, worked_s=last_s - 1)
 
 
-def test_a_tunnel_has_no_total_time(flow, deadlines):
-    deadlines.comments_from(ARRIVED_S)
+def test_a_tunnel_has_no_total_time(flow):
+    flow.comments_from(ARRIVED_S)
     flow.state = RequestState.TUNNEL
-    deadlines.tunnel_began()
-    assert deadlines.next_s(5_000.0) == 5_030.0
+    flow.tunnel_began()
+    assert flow.next_s(5_000.0) == 5_030.0
 
 
-def test_an_ended_request_has_no_state_deadline(flow, deadlines):
+def test_an_ended_request_has_no_state_deadline(flow):
     flow.state = RequestState.OVER
-    deadlines.tunnel_began()
-    assert deadlines.next_s(0.0) == math.inf
+    flow.tunnel_began()
+    assert flow.next_s(0.0) == math.inf
 
 
 @pytest.mark.parametrize(
