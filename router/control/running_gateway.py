@@ -17,7 +17,8 @@ from router.gateway.server import PublicServer
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.chosen_policy import spec_of
-from router.tokenization.prompt_identifier import PromptIdentifier, ReadFiles
+from router.tokenization.local.sources import ReadFiles
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.watcher import Watcher
 
 
@@ -101,13 +102,13 @@ class RunningGateway:
         if settings.models in (self._settings.models, self._prepared[0]):
             return
         try:
-            self._prepared = settings.models, await self._identity.read_models(settings.models)
+            self._prepared = settings.models, await self._identity.sources.read(settings.models)
         except Exception as error:  # a folder that is found by a model's name may contain anything
             raise NotAppliedError(f"{type(error).__name__}: {error}") from error
 
     def use_models(self, models: dict[str, ModelConfig]) -> None:
         (_, read), self._prepared = self._prepared, ({}, {})
-        self._watcher.test_again(self._identity.use_models(models, read))
+        self._watcher.test_again(self._identity.sources.use(models, read))
         self._gateway.use_models(models)
         self._settings = replace(self._settings, models=models)
 

@@ -10,26 +10,23 @@ from __future__ import annotations
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.client.routes import Route
 from router.security.callers import Caller
-from router.tokenization.body.intake import ParsedBody, as_int
-from router.tokenization.body.multipart import Form
+from router.tokenization.body.parsed_body import ParsedBody, as_int
 
 
-def admit(route: Route, caller: Caller, body: bytes, parsed: ParsedBody | None, form: Form | None) -> str | None:
+def admit(route: Route, caller: Caller, body: bytes, parsed: ParsedBody) -> str | None:
     """Return the cache salt that replaces the body's own, or None for no salt. Set it in `parsed`, too.
-
-    `parsed` is None for a body that is not a JSON object, `form` for a body that is no form.
 
     Raises:
         RequestError: the body has a field that `caller` may not send, or needs a salt and cannot take one.
     """
-    if parsed is not None:
-        check(parsed, caller.may)
+    form = parsed.form
+    check(parsed, caller.may)
     if form is not None and form.transfer is not None and "transfer_params" not in caller.may:
         raise _no_transfer(f"vllm_xargs.{form.transfer}")
     salts = caller.salts
     if salts is None or not route.salted or not body:
         return None
-    if parsed is None:
+    if not parsed.is_json:
         raise RequestError(ErrorKind.INVALID_JSON, "The request body is not a JSON object.")
     own = parsed.fields.cache_salt
     if own is not None and (not isinstance(own, str) or not own):

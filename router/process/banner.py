@@ -70,7 +70,7 @@ def readiness_of(
         settled=all(endpoint.health.probed for endpoint in fleet.endpoints)
         and all(candidate.id in verdicts for candidate in candidates),
         prompts={model: identity.describe(model) for model in models[:_MOST_NAMED]},
-        slow=tuple(m for m in models if identity.way(m) is Way.WORKER and identity.chosen(m) != WORKER),
+        slow=tuple(m for m in models if identity.sources.way(m) is Way.WORKER and identity.sources.chosen(m) != WORKER),
     )
 
 

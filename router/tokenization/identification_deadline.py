@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from router.tokenization.body.intake import ParsedBody
-from router.tokenization.threads import TokenizerTask
+from router.tokenization.body.parsed_body import ParsedBody
 
 T = TypeVar("T")
 
@@ -61,8 +60,7 @@ class IdentificationDeadline:
                 # decoded body.
                 del task
         self._late += 1
-        begun = parsed.pending
-        if isinstance(begun, TokenizerTask) and begun.running:
+        if parsed.task is not None and parsed.task.running:
             self._unfinished.add(task)
             task.add_done_callback(self._finished)
         else:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import COMPLETIONS_PATH, ParsedBody
+from router.tokenization.body.parsed_body import COMPLETIONS_PATH, ParsedBody
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.local.sources import TokenizerSource
@@ -30,6 +30,7 @@ MAX_CHARS_PER_TOKEN = 16
 """Characters per token that no whole text reaches: prose has four to five characters a token, indented code up to
 eight.
 """
+NOT_ANSWERED = "no worker's /tokenize answered"
 MAX_ASKED_CHARS = 2_097_152
 """Longest text that a worker is asked to tokenise: about 500,000 tokens, whose ids take 10 ms to read."""
 MAX_SEVERAL_CHARS = 2_097_152
@@ -38,7 +39,10 @@ MAX_SEVERAL_CHARS = 2_097_152
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One request to identify. Only equal requests share a `key`; `truncation` is the request's own setting."""
+    """One request to identify. Only equal requests share a `key`; `truncation` is the request's own setting.
+
+    `asks_worker`: a worker's /tokenize can be asked now.
+    """
 
     path: str
     parsed: ParsedBody
@@ -47,6 +51,7 @@ class PromptRequest:
     keys: CacheKeys
     key: int
     truncation: Truncation | None
+    asks_worker: bool
 
     def shortened(self, ids: array[int], frame: int) -> array[int]:
         return self.truncation.shortened(ids, frame) if self.truncation is not None else ids
@@ -69,9 +74,9 @@ class SeveralTexts(NamedTuple):
 
 
 class TokenizeQuestion(NamedTuple):
-    """A body for a worker's /tokenize; None if that path cannot return the prompt's ids."""
+    """A body for a worker's /tokenize."""
 
-    body: bytes | None
+    body: bytes
 
 
 class TokenizerLoading(NamedTuple):
@@ -109,6 +114,8 @@ def prepare(prompt_request: PromptRequest, fields: BodyFields) -> PreparedPrompt
     if source.loading is not None:
         return TokenizerLoading()
     if source.urls and len(texts) <= 1:
+        if not prompt_request.asks_worker:
+            raise Unrenderable(NOT_ANSWERED)
         _check_question(prompt_request, len(texts[0]) if texts else text_chars(prompt_request.path, fields))
         return TokenizeQuestion(tokenize_question(prompt_request.path, fields, prompt_request.parsed.model))
     raise Unrenderable(source.why)

@@ -14,17 +14,18 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
 from router.config.budgets import PROMPTS
-from router.config.model import Config, ModelConfig
+from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
 from router.security.tls import WorkerTls
 from router.tokenization.body.bounds import decoded_bytes, few_elements, fits_inline
-from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
+from router.tokenization.body.intake import MIN_BODY_BYTES
 from router.tokenization.body.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW_MESSAGES
+from router.tokenization.body.parsed_body import CHAT_PATH, PROMPT_PATHS, ParsedBody
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
-from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
-from router.tokenization.local.sources import ModelSources, Way, read_files
+from router.tokenization.local.sources import ModelSources
 from router.tokenization.preparing import (
+    NOT_ANSWERED,
     GivenIds,
     PreparedPrompt,
     PromptRequest,
@@ -44,14 +45,16 @@ from router.tokenization.turns import ChatTurns, chat_turns
 from router.tokenization.unidentified import UnidentifiedReasons
 
 T = TypeVar("T")
-ReadFiles: TypeAlias = Mapping[ModelFiles, LocalModel | str]
-"""Model folders, or the reasons why they cannot be used."""
 
 INLINE_NEW_BYTES = 4_096
 """New text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
 UNDECODED = "the body is too large, or has too many elements, to be decoded"
 LOADING_WAIT_S = 5.0
 """Maximum wait of a prompt for tokenizer files that are being read."""
+
+
+PendingPrompt: TypeAlias = Callable[[], Awaitable[Prompt | None]]
+"""Identifies a prompt at any duration up to the time limit, without errors; None: there is none."""
 
 
 class PendingIdentity(Protocol):
@@ -80,7 +83,7 @@ class PromptIdentifier:
         budget = PROMPTS.of(config.residency)
         self._threads = TokenizerThreads()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer-files")
-        self._sources = ModelSources(config, self._reader, environ, clock)
+        self.sources = ModelSources(config, self._reader, environ, clock)
         self._memory = PromptMemory(budget - budget // 8)
         self.bodies = self._memory.bodies
         tls = worker_tls or WorkerTls(config.worker_tls)
@@ -91,8 +94,9 @@ class PromptIdentifier:
 
     # Identification.
 
-    def identify_now(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """Return the prompt if that takes well under a millisecond; None if `identify` has to be awaited.
+    def identify_now(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | PendingPrompt | None:
+        """Return the prompt if that takes well under a millisecond, else what to await for it; None if the path or the
+        body has none.
 
         `adapter` is the LoRA adapter that the request's model names, if any. Never raises.
         """
@@ -100,21 +104,22 @@ class PromptIdentifier:
             answer = self._begin(path, parsed, adapter)
         except Exception as error:  # A body or a template can fail in any way. The text remains.
             answer = self._last_resort(path, parsed, adapter, error)
-            if answer is None:
-                answer = _no_prompt
         if answer is None or isinstance(answer, Prompt):
             return answer
         parsed.drop_prompt()
-        parsed.pending = answer
-        return None
+        return partial(self._identify, path, parsed, adapter, answer)
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
         """Return the prompt, at any duration up to the time limit; None if the path or the body has none. Never
         raises.
         """
-        pending, parsed.pending = parsed.pending, None
+        answer = self.identify_now(path, parsed, adapter)
+        return answer if answer is None or isinstance(answer, Prompt) else await answer()
+
+    async def _identify(
+        self, path: str, parsed: ParsedBody, adapter: str | None, answer: IdentityResult
+    ) -> Prompt | None:
         try:
-            answer: IdentityResult = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
             if isinstance(answer, AwaitingTokenizer):
                 answer = await self._when_loaded(answer.prompt_request)
             return await self._in_time(parsed, answer, adapter)
@@ -129,58 +134,16 @@ class PromptIdentifier:
     def charge_to(self, memory: MemoryBudget) -> None:
         self._threads.memory = memory
 
-    # Learning.
-
-    def learn(
-        self,
-        model: str,
-        root: str | None,
-        tokenize_url: str | None,
-        parent: str | None = None,
-        context_tokens: int | None = None,
-    ) -> None:
-        """Record that a worker serves `model` from `root` and tokenises at `tokenize_url`; `parent` is an adapter's
-        base model.
-
-        `context_tokens` is the part of the model's context window that the worker serves.
-        """
-        self._sources.learn(model, root, tokenize_url, parent, context_tokens)
-
-    async def read_models(self, models: Mapping[str, ModelConfig]) -> ReadFiles:
-        """Read the files that `use_models` needs for other settings of models, in a thread: up to a second each."""
-        loop = asyncio.get_running_loop()
-        return {
-            files: await loop.run_in_executor(self._reader, read_files, files) for files in self._sources.unread(models)
-        }
-
-    def use_models(self, models: Mapping[str, ModelConfig], read: ReadFiles) -> frozenset[str]:
-        """Use the folders and chat templates of other settings of models from the next prompt on.
-
-        Return the models whose prompts may get other ids. A file that `read` lacks is read now.
-        """
-        return self._sources.use(models, read)
-
     def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
         """Learn the bytes per token from the length that a worker reported for `prompt`."""
         if isinstance(prompt, TextPrompt) and not prompt.multiple:
             self._token_lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
 
     def describe(self, model: str) -> str:
-        return self._sources.describe(model, self._remote.trouble)
-
-    def way(self, model: str) -> Way:
-        return self._sources.way(model)
-
-    def chosen(self, model: str) -> str:
-        return self._sources.chosen(model)
-
-    async def files_read(self) -> None:
-        """Wait until the tokenizer files of all known models are fetched and read, or cannot be."""
-        while pending := self._sources.pending:
-            await asyncio.wait([asyncio.wrap_future(future) for future in pending])
+        return self.sources.describe(model, self._remote.trouble)
 
     async def aclose(self) -> None:
-        self._sources.close()
+        self.sources.close()
         self._deadlines.close()
         self._threads.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
@@ -194,7 +157,7 @@ class PromptIdentifier:
             "bytes_per_token": self._token_lengths.statistics(),
             "workers": self._remote.statistics(),
             **self._memory.statistics(),
-            **self._sources.statistics(),
+            **self.sources.statistics(),
         }
 
     # Steps of an identification.
@@ -202,14 +165,20 @@ class PromptIdentifier:
     def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> IdentityResult:
         if path not in PROMPT_PATHS or not parsed.has_prompt:
             return None
-        source = self._sources.of(parsed.model, adapter)
+        source = self.sources.of(parsed.model, adapter)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
-        key = request_key(path, parsed, source.local.seed if source.local is not None else 0, keys)
+        key = request_key(path, parsed, source.local.seed if source.local is not None else hash(parsed.model), keys)
         shortened = truncation(path, parsed.fields, source.context_tokens)
+        asks_worker = False
+        if source.local is None and source.urls:
+            ids = self._remote.known(key)
+            if ids is not None:
+                return self._memory.of_ids([ids], keys, PromptSource.WORKER)
+            asks_worker = self._remote.asks(source.urls)
         answered = self._memory.answered(key)
         if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
-        prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened)
+        prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened, asks_worker)
         if parsed.shortened:
             text = self._next_turn(prompt_request)
             if text is not None:
@@ -224,7 +193,7 @@ class PromptIdentifier:
     def _next_turn(self, prompt_request: PromptRequest) -> SegmentedText | None:
         """Return the text that continues the conversation in a shortened body; None if the whole body is needed."""
         parsed, local = prompt_request.parsed, prompt_request.source.local
-        known, body = parsed.search.known if parsed.search is not None else None, parsed.body
+        known, body = parsed.known, parsed.body
         if known is None or body is None or local is None:
             return None
         if prompt_request.truncation is not None or not few_elements(known.shortened):
@@ -264,7 +233,7 @@ class PromptIdentifier:
         """
         unknown = text.prefix is None or text.new_messages > MOST_NEW_MESSAGES
         due = len(turns.messages) % LEARN_EVERY_MESSAGES < 2
-        if (unknown or due) and parsed.search is not None and parsed.body is not None:
+        if (unknown or due) and parsed.searched and parsed.body is not None:
             self.bodies.learn(parsed.body, turns.hashes)
 
     def _begun(self, prompt_request: PromptRequest) -> PendingIdentity | None:
@@ -283,7 +252,7 @@ class PromptIdentifier:
     async def _prepared(
         self, prompt_request: PromptRequest, task: TokenizerTask, prepared: asyncio.Future[PreparedPrompt]
     ) -> IdentityResult:
-        prompt_request.parsed.pending = task
+        prompt_request.parsed.task = task
         return self._continue(prompt_request, await asyncio.shield(prepared))
 
     async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:
@@ -354,14 +323,11 @@ class PromptIdentifier:
         return self._begin(prompt_request.path, prompt_request.parsed, prompt_request.adapter)
 
     async def _from_worker(self, prompt_request: PromptRequest, question: TokenizeQuestion) -> IdentityResult:
-        ids = self._remote.known(prompt_request.key)
+        source = prompt_request.source
+        most_tokens = source.longest_context_tokens if prompt_request.truncation is None else None
+        ids = await self._remote.ask(prompt_request.key, source.urls, question.body, most_tokens)
         if ids is None:
-            if question.body is None:
-                raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
-            most_tokens = prompt_request.source.longest_context_tokens if prompt_request.truncation is None else None
-            ids = await self._remote.ask(prompt_request.key, prompt_request.source.urls, question.body, most_tokens)
-        if ids is None:
-            raise Unrenderable("no worker's /tokenize answered")
+            raise Unrenderable(NOT_ANSWERED)
         return self._memory.of_ids([ids], prompt_request.keys, PromptSource.WORKER)
 
     def _last_resort(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> IdentityResult:
@@ -399,16 +365,13 @@ class PromptIdentifier:
     async def _in_time(self, parsed: ParsedBody, answer: IdentityResult, adapter: str | None) -> Prompt | None:
         if answer is None or isinstance(answer, Prompt):
             return answer
-        asks_worker = self._sources.of(parsed.model, adapter).local is None
+        asks_worker = self.sources.of(parsed.model, adapter).local is None
         return await self._deadlines.wait(parsed, partial(_settled, answer), asks_worker=asks_worker)
 
     async def _in_thread(self, parsed: ParsedBody, work: Callable[[], T], text_bytes: int, memory_bytes: int = 0) -> T:
         task = TokenizerTask(text_bytes, memory_bytes)
-        parsed.pending = task
+        parsed.task = task
         return await self._threads.run(task, work)
-
-
-async def _no_prompt() -> None: ...
 
 
 async def _settled(answer: IdentityResult) -> Prompt | None:

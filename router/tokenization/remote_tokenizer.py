@@ -17,7 +17,7 @@ from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
 from backends.worker import Endpoint, parse_endpoint
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
+from router.tokenization.body.parsed_body import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.request import api_body
 
@@ -77,6 +77,11 @@ class WorkerTokenizer:
 
     def known(self, key: int) -> array[int] | None:
         return self._known.get(key)
+
+    def asks(self, urls: Sequence[str]) -> bool:
+        """Return whether `ask` would ask one of `urls` now."""
+        now_s = self._clock()
+        return self._in_flight < MAX_IN_FLIGHT and any(self._paused.get(url, now_s) <= now_s for url in urls)
 
     async def ask(
         self, key: int, urls: Sequence[str], tokenize_question: bytes, most_tokens: int | None = None
@@ -170,18 +175,18 @@ class _AssumedHabits:
         raise Unrenderable("disabled thinking needs the model's chat template")
 
 
-def tokenize_question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
-    """Return the body for /tokenize that gives a request's ids; None if that path cannot know them.
+def tokenize_question(path: str, fields: BodyFields, model: str | None) -> bytes:
+    """Return the body for /tokenize that gives a request's ids.
 
     /tokenize lacks `documents` and `reasoning_effort`, and the worker would fetch multimodal content twice.
 
     Raises:
-        Unrenderable: for the same reasons as local rendering.
+        Unrenderable: for the same reasons as local rendering; or that path cannot know the ids.
     """
     prompt_request = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
     lacking = any(getattr(fields, name) is not None for name in _NOT_TOKENIZES) or bool(fields.mm_processor_kwargs)
     if lacking or "reasoning_effort" in prompt_request or fields.truncation != "disabled":
-        return None
+        raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
     if fields.add_special_tokens is not None and path not in (MESSAGES_PATH, RESPONSES_PATH):
         prompt_request["add_special_tokens"] = fields.add_special_tokens
     return msgspec.json.encode(prompt_request if model is None else {"model": model, **prompt_request})

@@ -9,7 +9,7 @@ from typing import Any
 from backends.vllm.render import ChatRenderer, gives_token_ids
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import (
+from router.tokenization.body.parsed_body import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     MESSAGES_PATH,

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_hexdigest
 
 from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import MESSAGES_PATH, RESPONSES_PATH
+from router.tokenization.body.parsed_body import MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.local.chains import TEXT_BYTES_PER_TOKEN, TextChain
 

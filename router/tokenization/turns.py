@@ -16,8 +16,8 @@ from xxhash import xxh3_64_intdigest
 
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import CHAT_PATH
 from router.tokenization.body.known_bodies import HASH_SEED, BodyStart
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.request import adds_special_tokens, api_body

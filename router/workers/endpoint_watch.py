@@ -289,7 +289,9 @@ class EndpointWatch:
     def _learned(self, facts: WorkerFacts) -> None:
         endpoint = self._endpoint.endpoint
         for card in facts.models:
-            self._context.identity.learn(card.id, card.root, tokenize_url(endpoint), card.parent, card.max_model_len)
+            self._context.identity.sources.learn(
+                card.id, card.root, tokenize_url(endpoint), card.parent, card.max_model_len
+            )
         self._workers.update(candidate.id for candidate in self._endpoint.candidates)
         self._subscriptions.fit(self._endpoint.candidates, facts.event_sources)
         self._self_tests.consider(facts)

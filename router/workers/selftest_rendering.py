@@ -21,7 +21,8 @@ from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 PATH = "/tokenize"

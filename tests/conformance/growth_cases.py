@@ -39,9 +39,10 @@ from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_toke
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.model_name import SEARCHED_BYTES
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
-from router.tokenization.body.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
+from router.tokenization.body.intake import WHOLE_BYTES, parse, parse_steps
 from router.tokenization.body.large_json import BodySurvey
 from router.tokenization.body.multipart import MAX_FIELD_BYTES, read_form
+from router.tokenization.body.parsed_body import CHAT_PATH, as_int
 from router.tokenization.local.long_text import encode_in_pieces
 from router.tokenization.local.segmenter import Segmenter
 from router.tokenization.remote_tokenizer import id_pieces
@@ -257,7 +258,7 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     ),
     "router.tokenization.local.word_memo.WordMemo.__init__": TRUSTED
     + "added tokens as they are written, as in the segmenter, tried at each of at most 8,192 characters",
-    "router.tokenization.body.intake.as_int": ("number as text",),
+    "router.tokenization.body.parsed_body.as_int": ("number as text",),
 }
 
 

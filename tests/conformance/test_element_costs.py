@@ -11,8 +11,9 @@ import pytest
 from backends.foreign_json import read_json
 from router.errors import RequestError
 from router.tokenization.body.decoding import FloatBudget, all_fields, inline_fields, python_fields
-from router.tokenization.body.intake import CHAT_PATH, parse_steps
+from router.tokenization.body.intake import parse_steps
 from router.tokenization.body.json_spans import find_spans
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.threads import TextUnavailable
 
 BYTES = 64_000

@@ -389,14 +389,13 @@ async def rendering():
 
     async def identify(identity: PromptIdentifier, path: str, body: dict) -> Prompt | None:
         parsed = parse(path, json.dumps(body).encode())
-        prompt = identity.identify_now(path, parsed, None)
-        return prompt if prompt is not None else await identity.identify(path, parsed, None)
+        return await identity.identify(path, parsed, None)
 
     async def compare(server: RunningVllm, folder: Path, path: str, bodies: dict[str, dict]) -> Rendering:
         identity = PromptIdentifier(Config(model_dir=str(folder), trust_request_chat_template=True), environ={})
         identities.append(identity)
         model, seen = str(folder), Rendering(set(), {}, {}, set())
-        identity.learn(model, model, None, None, 131_072)
+        identity.sources.learn(model, model, None, None, 131_072)
         # No connection is reused: vLLM closes one after a 500, possibly just after the next request was sent.
         fresh = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=fresh) as client:

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from backends.vllm.render import ChatRenderer, Unrenderable
-from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.request import adds_special_tokens, render_chat
 
 TEMPLATES = Path(__file__).with_name("templates")

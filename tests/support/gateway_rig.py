@@ -28,7 +28,7 @@ from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.known_bodies import KnownBodies
-from router.tokenization.prompt_identifier import PromptIdentifier
+from router.tokenization.prompt_identifier import PendingPrompt, PromptIdentifier
 from tests.support.answers import Answer
 from tests.support.metrics import check_labels, counted
 from tests.support.raw_client import Client, Reply
@@ -65,10 +65,10 @@ class StubIdentity:
     def charge_to(self, memory: object) -> None:
         """Ignore the limit, because nothing is decoded here."""
 
-    def identify_now(self, path: str, parsed: object, adapter: str | None) -> Prompt | None:
-        return None if self.later is not None else self.prompt()
+    def identify_now(self, path: str, parsed: object, adapter: str | None) -> Prompt | PendingPrompt:
+        return self.prompt() if self.later is None else self.identified_later
 
-    async def identify(self, path: str, parsed: object, adapter: str | None) -> Prompt:
+    async def identified_later(self) -> Prompt:
         assert self.later is not None
         await self.later.wait()
         return self.prompt()

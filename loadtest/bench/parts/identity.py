@@ -16,7 +16,9 @@ from pathlib import Path
 from backends.simulated.settings import shipped_model_dir
 from loadtest.report.summary import percentile
 from router.config.model import Config
-from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.residency.prompt import Prompt
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 BLOCK_TOKENS = 16
@@ -70,7 +72,7 @@ def report(identity: PromptIdentifier, name: str, bodies: Sequence[bytes], path:
     for data in bodies:
         started = time.perf_counter()
         prompt = identity.identify_now(path, parse(path, data), None)
-        if prompt is not None:
+        if isinstance(prompt, Prompt):
             prompt.chain(BLOCK_TOKENS)
         taken_us.append((time.perf_counter() - started) * 1e6)
     print(f"{name:62} p50 {percentile(taken_us, 0.5):8.1f} us   p99 {percentile(taken_us, 0.99):8.1f} us")

@@ -10,7 +10,8 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.config.model import Config
-from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.local.choices import WORKER
 from router.tokenization.local.sources import Way
 from router.tokenization.prompt_identifier import PromptIdentifier
@@ -38,8 +39,8 @@ async def learned_identity(
     identity = PromptIdentifier(config)
     try:
         for name, (card, url) in served.items():
-            identity.learn(name, card.root, f"{url}/tokenize", card.parent)
-        await identity.files_read()
+            identity.sources.learn(name, card.root, f"{url}/tokenize", card.parent)
+        await identity.sources.files_read()
         yield identity
     finally:
         await identity.aclose()
@@ -59,5 +60,5 @@ async def _origin(identity: PromptIdentifier, name: str, card: ServedModel) -> P
     body = {"model": name, "messages": [{"role": "user", "content": "warmroute check"}]}
     parsed = parse(CHAT_PATH, msgspec.json.encode(body))
     prompt = await identity.identify(CHAT_PATH, parsed, name if card.parent else None)
-    slow = identity.way(name) is Way.WORKER and identity.chosen(name) != WORKER
+    slow = identity.sources.way(name) is Way.WORKER and identity.sources.chosen(name) != WORKER
     return PromptOrigin(prompt is not None and prompt.exact, identity.describe(name), slow)

@@ -27,6 +27,8 @@ from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.tickets import Held, Queued, Ticket
 from router.security.callers import TenantUsage
+from router.tokenization.body.parsed_body import ParsedBody
+from router.tokenization.prompt_identifier import PendingPrompt
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -218,28 +220,51 @@ class RequestDriver:
             if (refusal := layer.started(services.time())) is not None:
                 self.refuse(refusal)
                 return
-        identified = services.identifier.start(outbound, self)
-        if identified is not None:
-            self._identifying = identified
-            self._arm()
+        pending: PendingPrompt | None = None
+        try:
+            parsed = services.identifier.read_now(outbound)
+            if parsed is not None:
+                pending = self._identify(parsed)
+        except RequestError as error:
+            self.refuse(error)
+            return
+        if parsed is not None and pending is None:
+            self._identified()
+            return
+        self._identifying = services.loop.create_task(self._read_and_identify(parsed, pending))
+        self._arm()
 
-    def stream_expected(self) -> None:
-        self._flow.comments_from(self._outbound.arrived_s)
-        if self._identifying is not None:
-            self._arm()
+    def _identify(self, parsed: ParsedBody) -> PendingPrompt | None:
+        if parsed.stream:
+            self._flow.comments_from(self._outbound.arrived_s)
+        return self._services.identifier.identify_now(self._outbound, parsed)
 
-    def identified(self) -> None:
+    async def _read_and_identify(self, parsed: ParsedBody | None, pending: PendingPrompt | None) -> None:
+        """Do the part of the identification that waits, then go on."""
+        identifier, outbound = self._services.identifier, self._outbound
+        try:
+            if parsed is None:
+                parsed = await identifier.read(outbound)
+                pending = self._identify(parsed)
+                if pending is not None:
+                    self._arm()
+            if pending is not None:
+                await identifier.identify(outbound, parsed, pending)
+            self._identifying = None
+            self._identified()
+        except RequestError as error:
+            self.refuse(error)
+        except Exception:
+            self._identifying = None
+            self.crashed()
+
+    def _identified(self) -> None:
         """Place the request, whose identity is now known."""
-        self._identifying = None
         for layer in self._outbound.layers:
             if (refusal := layer.identified(self._services.time())) is not None:
                 self.refuse(refusal)
                 return
         self._on(_IDENTIFIED)
-
-    def unidentified(self) -> None:
-        self._identifying = None
-        self.crashed()
 
     def _place(self, _: object = None) -> None:
         request = self._outbound.request

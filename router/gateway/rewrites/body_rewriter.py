@@ -24,7 +24,7 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
-from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs always report their usage."""
@@ -150,10 +150,8 @@ class BodyRewriter:
         self._samples = self._usage.mode == "inject"
         fleet.on_loss.append(self._forget)
 
-    def of(self, head: RequestHead, parsed: ParsedBody | None, *, metered: bool = False) -> RequestRewrites | None:
+    def of(self, head: RequestHead, parsed: ParsedBody, *, metered: bool = False) -> RequestRewrites | None:
         """Return the rewrites for a request, or None. `metered`: its caller has a limit of tokens."""
-        if parsed is None:
-            return None
         path = head.path
         observed = parsed.stream and (metered or self._samples) and path in _USAGE_PATHS and _hides_usage(parsed)
         relearns = self._relearn is not None and self._may_relearn(path, parsed)
@@ -176,13 +174,13 @@ class BodyRewriter:
 
     # isolation
 
-    def salt(self, body: bytes, salt: str) -> bytes:
+    def salt(self, body: bytes, salt: str, *, counted: bool = True) -> bytes:
         """Return `body` with the tenant's cache salt.
 
         Raises:
             RequestError: the salt cannot be added with certainty.
         """
-        self._counts["salted"] += 1
+        self._counts["salted"] += counted
         return salted(body, salt)
 
     # usage observation
@@ -256,13 +254,8 @@ class BodyRewriter:
 
 
 def _hides_usage(parsed: ParsedBody) -> bool:
-    return not parsed.include_usage and (
-        parsed.fields.stream_options is None or _is_object(parsed.fields.stream_options)
-    )
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
+    options = parsed.fields.stream_options
+    return options is None or (isinstance(options, dict) and as_bool(options.get("include_usage")) is not True)
 
 
 def _asking(body: bytes, options: Any) -> Splice | None:

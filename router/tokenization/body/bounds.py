@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from router.tokenization.body.decoding import INLINE_DIGITS_BYTES, LONG_DIGITS_BYTES, long_digit_bytes
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import WHOLE_BYTES, ParsedBody
+from router.tokenization.body.intake import WHOLE_BYTES
+from router.tokenization.body.parsed_body import ParsedBody
 
 INLINE_TURNS = 512
 """Messages of a chat that is rendered on the event loop: at most about 5 ms."""

@@ -63,32 +63,22 @@ class KnownStart(msgspec.Struct, frozen=True, gc=False):
     shortened: bytes
 
 
-class BodySearch:
-    """The search for a known start in one body. `digest` is the xxh3-128 of all its bytes."""
-
-    def __init__(self, body: bytes) -> None:
-        self.digest = xxh3_128_intdigest(body)
-        self.known: KnownStart | None = None
-
-
 class KnownBodies:
     """The starts of bodies, up to `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._starts: ByteBoundedLru[int, BodyStart] = ByteBoundedLru(max_bytes)
 
-    def search(self, body: bytes) -> BodySearch:
-        search = BodySearch(body)
+    def search(self, body: bytes) -> KnownStart | None:
+        """Return the longest known start of `body`; None if there is none."""
         if not len(self._starts):
-            return search
+            return None
         for place in _message_ends(body):
             start = self._starts.get(_digest_to(body, place))
             if start is not None:
                 shortened = b"%b,%b%b" % (body[: start.first_end], _STAND_IN, body[place:])
-                if shortened.count(_STAND_IN) == 1:
-                    search.known = KnownStart(start, place, shortened)
-                break
-        return search
+                return KnownStart(start, place, shortened) if shortened.count(_STAND_IN) == 1 else None
+        return None
 
     def learn(self, body: bytes, keys: Sequence[int]) -> None:
         """Keep where the last message and the one before it end in a valid `body`. `keys` has a running hash for each

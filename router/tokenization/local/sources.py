@@ -4,6 +4,7 @@ Hugging Face hub, a worker, or none.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
@@ -24,6 +26,10 @@ MAX_MODELS = 1_000
 """Number of served model names remembered; further names are not learned."""
 MAX_URLS = 8
 """Workers remembered per model for /tokenize."""
+
+
+ReadFiles: TypeAlias = Mapping[ModelFiles, LocalModel | str]
+"""Model folders, or the reasons why they cannot be used."""
 
 
 class Way(StrEnum):
@@ -96,10 +102,14 @@ class ModelSources:
         model: str,
         root: str | None,
         tokenize_url: str | None,
-        parent: str | None,
+        parent: str | None = None,
         context_tokens: int | None = None,
     ) -> None:
-        """Learn from a worker's report about a model that it serves. Cheap if nothing is new."""
+        """Learn that a worker serves `model` from `root` and tokenises at `tokenize_url`. Cheap if nothing is new.
+
+        `parent` is an adapter's base model, `context_tokens` the part of the model's context window that the worker
+        serves.
+        """
         if parent is not None:
             if len(self._bases) < MAX_MODELS:
                 self._bases[model] = parent
@@ -162,8 +172,12 @@ class ModelSources:
         """Return the choice of the settings for a model: one of `CHOICES`, or a path."""
         return self._chosen(self._bases.get(model, model))
 
-    @property
-    def pending(self) -> list[Future[Fetched] | Future[LocalModel]]:
+    async def files_read(self) -> None:
+        """Wait until the tokenizer files of all known models are fetched and read, or cannot be."""
+        while pending := self._pending():
+            await asyncio.wait([asyncio.wrap_future(future) for future in pending])
+
+    def _pending(self) -> list[Future[Fetched] | Future[LocalModel]]:
         for source in self._sources.values():
             self._settled(source)
         found = [future for one in self._sources.values() for future in (one.fetching, one.loading)]
@@ -185,14 +199,15 @@ class ModelSources:
             "models_text_only": sum(source.local is None and not source.urls for source in known),
         }
 
-    def unread(self, models: Mapping[str, ModelConfig]) -> set[ModelFiles]:
-        """Return the files that `use` of other settings of models needs, and that have not been read."""
-        return {files for files in self._changed(models).values() if files is not None} - self._loaded.keys()
+    async def read(self, models: Mapping[str, ModelConfig]) -> ReadFiles:
+        """Read the files that `use` of other settings of models needs, in a thread: up to a second each."""
+        loop = asyncio.get_running_loop()
+        unread = {files for files in self._changed(models).values() if files is not None} - self._loaded.keys()
+        return {files: await loop.run_in_executor(self._executor, read_files, files) for files in unread}
 
-    def use(self, models: Mapping[str, ModelConfig], read: Mapping[ModelFiles, LocalModel | str]) -> frozenset[str]:
-        """Use other folders and chat templates from the next prompt on. Return the models whose files changed.
-
-        `read` has the `unread` files, or the reasons why they cannot be used.
+    def use(self, models: Mapping[str, ModelConfig], read: ReadFiles) -> frozenset[str]:
+        """Use other folders and chat templates from the next prompt on. Return the models whose prompts may get other
+        ids. A file that `read` lacks is read now.
         """
         changed = self._changed(models)
         self._loaded.update(read)

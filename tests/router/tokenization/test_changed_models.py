@@ -8,7 +8,7 @@ import pytest
 import backends.simulated
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import PromptSource
-from router.tokenization.body.intake import CHAT_PATH
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.named_files import changed_files
 from tests.router.tokenization.test_prompt_identifier import ask, chat
 
@@ -31,13 +31,13 @@ def short(tmp_path):
 @pytest.fixture
 def identity(identifier):
     made = identifier(Config())
-    made.learn("m", None, None)
+    made.sources.learn("m", None, None)
     return made
 
 
 async def use(identity, **models):
     settings = {name: ModelConfig(**fields) for name, fields in models.items()}
-    return identity.use_models(settings, await identity.read_models(settings))
+    return identity.sources.use(settings, await identity.sources.read(settings))
 
 
 async def test_a_folder_that_is_added_tokenises_the_next_prompt(identity, folder):
@@ -69,13 +69,13 @@ async def test_another_template_renders_the_next_prompt(identity, folder, short)
 async def test_names_alone_leave_the_files_as_they_are(identity, folder):
     await use(identity, m={"dir": str(folder)})
     changed = {"m": ModelConfig(dir=str(folder), aliases=("chat",)), "n": ModelConfig(aliases=("x",))}
-    assert await identity.read_models(changed) == {}
-    assert identity.use_models(changed, {}) == frozenset()
+    assert await identity.sources.read(changed) == {}
+    assert identity.sources.use(changed, {}) == frozenset()
 
 
 async def test_a_model_without_settings_has_what_its_workers_report(identity, folder):
     await use(identity, m={"dir": str(MODEL_DIR)})
-    identity.learn("m", str(folder), None)
+    identity.sources.learn("m", str(folder), None)
     assert identity.describe("m") == f"rendered locally from {MODEL_DIR}"
     assert await use(identity) == {"m"}
     assert identity.describe("m") == f"rendered locally from {folder}"
@@ -101,7 +101,7 @@ async def test_files_that_were_replaced_meanwhile_are_read_again(identity, folde
 
 
 async def test_a_template_applies_to_files_found_by_the_model(identity, folder, short):
-    identity.learn("o", str(folder), None)
+    identity.sources.learn("o", str(folder), None)
     await identity.identify(CHAT_PATH, parsed_for("o"), None)
     whole = await ask(identity, CHAT_PATH, chat("a", "b", "c " * 50, model="o"))
     await use(identity, o={"chat_template": short})

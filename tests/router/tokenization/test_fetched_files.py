@@ -13,7 +13,8 @@ from router.config.model import Config, ModelConfig
 from router.config.problems import ConfigError
 from router.residency.prompt import PromptSource
 from router.settings import load
-from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.local.sources import Way
 from router.tokenization.prompt_identifier import PromptIdentifier
 from tests.support.hub import hub
@@ -54,21 +55,20 @@ async def identify(server, tmp_path):
 async def source_of(identity, model="m"):
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
     parsed = parse(CHAT_PATH, json.dumps(body).encode())
-    prompt = identity.identify_now(CHAT_PATH, parsed, None)
-    return (prompt if prompt is not None else await identity.identify(CHAT_PATH, parsed, None)).source
+    return (await identity.identify(CHAT_PATH, parsed, None)).source
 
 
 async def test_a_worker_tokenises_until_the_files_have_come(identify, server):
     server.trickle_s = 0.01
     identity = identify()
-    identity.learn("m", "org/m", URL)
+    identity.sources.learn("m", "org/m", URL)
     fetching = f"tokenizer files of org/m are being fetched from {server.url}"
     assert identity.describe("m") == f"worker's /tokenize ({fetching})"
-    assert identity.way("m") is Way.WORKER
+    assert identity.sources.way("m") is Way.WORKER
     assert await source_of(identity) is PromptSource.TEXT  # no worker answers, and nobody waits for the hub
     server.trickle_s = 0.0
-    await asyncio.wait_for(identity.files_read(), 60)
-    assert identity.way("m") is Way.LOCAL
+    await asyncio.wait_for(identity.sources.files_read(), 60)
+    assert identity.sources.way("m") is Way.LOCAL
     assert identity.describe("m").startswith("rendered locally from ")
     assert identity.describe("m").endswith(f", fetched from {server.url}")
     assert await source_of(identity) is PromptSource.RENDERED
@@ -76,38 +76,38 @@ async def test_a_worker_tokenises_until_the_files_have_come(identify, server):
 
 async def test_the_next_gateway_finds_them_in_the_cache(identify, server):
     first = identify()
-    first.learn("m", "org/m", URL)
-    await asyncio.wait_for(first.files_read(), 60)
+    first.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(first.sources.files_read(), 60)
     server.status = 503
     second = identify(HF_HUB_OFFLINE="1")
-    second.learn("m", "org/m", URL)
-    await second.files_read()
-    assert second.way("m") is Way.LOCAL and "fetched" not in second.describe("m")
+    second.sources.learn("m", "org/m", URL)
+    await second.sources.files_read()
+    assert second.sources.way("m") is Way.LOCAL and "fetched" not in second.describe("m")
 
 
 async def test_a_served_name_may_be_the_name_on_the_hub(identify):
     identity = identify()
-    identity.learn("org/m", "/models/of-the-worker", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
-    assert identity.way("org/m") is Way.LOCAL
+    identity.sources.learn("org/m", "/models/of-the-worker", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
+    assert identity.sources.way("org/m") is Way.LOCAL
 
 
 async def test_a_hub_that_fails_is_asked_again_later(identify, server):
     clock = Clock()
     identity = identify(clock=clock)
     server.status = 503
-    identity.learn("m", "org/m", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
+    identity.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
     why = f"tokenizer files are not fetched: {server.url} answered 503"
     assert identity.describe("m") == f"worker's /tokenize ({why})"
     server.status, asked = None, len(server.asked)
-    identity.learn("m", "org/m", URL)
-    await identity.files_read()
+    identity.sources.learn("m", "org/m", URL)
+    await identity.sources.files_read()
     assert len(server.asked) == asked, "it is not time yet"
     clock.now_s += 61.0
-    identity.learn("m", "org/m", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
-    assert identity.way("m") is Way.LOCAL
+    identity.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
+    assert identity.sources.way("m") is Way.LOCAL
 
 
 @pytest.mark.parametrize(
@@ -131,38 +131,38 @@ async def test_a_hub_that_fails_is_asked_again_later(identify, server):
 )
 async def test_the_settings_and_the_environment_choose(identify, server, config, variables, described):
     identity = identify(config, **variables)
-    identity.learn("m", "org/m", URL)
-    await identity.files_read()
+    identity.sources.learn("m", "org/m", URL)
+    await identity.sources.files_read()
     assert identity.describe("m") == described
     assert server.asked == []
 
 
 async def test_a_model_may_be_fetched_though_the_others_are_not(identify):
     identity = identify(Config(tokenizer="local", models={"m": ModelConfig(tokenizer="auto")}))
-    identity.learn("m", "org/m", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
-    assert identity.way("m") is Way.LOCAL
+    identity.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
+    assert identity.sources.way("m") is Way.LOCAL
 
 
 async def test_a_changed_choice_counts_at_once(identify, server):
     identity = identify(Config(models={"m": ModelConfig(tokenizer="local")}))
-    identity.learn("m", "org/m", URL)
-    assert identity.use_models({"m": ModelConfig(tokenizer="auto")}, {}) == {"m"}
-    identity.learn("m", "org/m", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
-    assert identity.way("m") is Way.LOCAL
-    assert identity.use_models({"m": ModelConfig(tokenizer="worker")}, {}) == {"m"}
-    identity.learn("m", "org/m", URL)
-    assert (identity.describe("m"), identity.chosen("m")) == ("worker's /tokenize", "worker")
-    assert identity.use_models({}, {}) == {"m"}
-    await eventually(lambda: identity.way("m") is Way.LOCAL)
+    identity.sources.learn("m", "org/m", URL)
+    assert identity.sources.use({"m": ModelConfig(tokenizer="auto")}, {}) == {"m"}
+    identity.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
+    assert identity.sources.way("m") is Way.LOCAL
+    assert identity.sources.use({"m": ModelConfig(tokenizer="worker")}, {}) == {"m"}
+    identity.sources.learn("m", "org/m", URL)
+    assert (identity.describe("m"), identity.sources.chosen("m")) == ("worker's /tokenize", "worker")
+    assert identity.sources.use({}, {}) == {"m"}
+    await eventually(lambda: identity.sources.way("m") is Way.LOCAL)
 
 
 async def test_a_file_from_the_hub_that_is_broken_leaves_the_worker(identify, server):
     server.files["org/m"]["tokenizer.json"] = b"{"
     identity = identify()
-    identity.learn("m", "org/m", URL)
-    await asyncio.wait_for(identity.files_read(), 60)
+    identity.sources.learn("m", "org/m", URL)
+    await asyncio.wait_for(identity.sources.files_read(), 60)
     assert identity.describe("m") == "worker's /tokenize"
 
 

@@ -101,11 +101,11 @@ def test_completions_with_appended_tokens_go_without_ids(loaded: dict[str, Local
 
 async def test_a_memo_that_is_off_is_reported(identifier, folders: dict[str, Path]) -> None:
     identity = identifier(Config(model_dir=str(folders["plain"])))
-    identity.learn("proven", str(folders["plain"]), None)
+    identity.sources.learn("proven", str(folders["plain"]), None)
     assert identity.describe("proven") == f"rendered locally from {folders['plain']}"
     assert identity.statistics()["models_without_memo"] == {}
     identity = identifier(Config(model_dir=str(folders["no_tokens"])))
-    identity.learn("off", str(folders["no_tokens"]), None)
+    identity.sources.learn("off", str(folders["no_tokens"]), None)
     why = "no added token that is looked for in raw text"
     assert identity.describe("off") == f"rendered locally from {folders['no_tokens']} (prefix memo off: {why})"
     assert identity.statistics()["models_without_memo"] == {"off": why}

@@ -16,7 +16,8 @@ from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
 from router.tokenization import prompt_identifier as identity_module
 from router.tokenization.body import intake
-from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, parse
+from router.tokenization.body.intake import MIN_BODY_BYTES, parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 from router.tokenization.local import sources
 from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.local.segmenter import Segmenter
@@ -37,7 +38,7 @@ def known_turns(identity: PromptIdentifier, by: str = "turns") -> int:
 
 async def identified(identity: PromptIdentifier, body: dict[str, Any]) -> Any:
     parsed = parse(CHAT_PATH, json.dumps(body).encode(), identity.bodies)
-    return identity.identify_now(CHAT_PATH, parsed, None) or await identity.identify(CHAT_PATH, parsed, None)
+    return await identity.identify(CHAT_PATH, parsed, None)
 
 
 async def check(identity: PromptIdentifier, model: LocalModel, body: dict[str, Any]) -> None:

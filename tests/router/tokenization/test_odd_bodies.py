@@ -7,7 +7,8 @@ import pytest
 
 from router.errors import RequestError
 from router.tokenization.body.encodings import STEP_BYTES, finished, utf8_steps
-from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH, ParsedBody, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH, MESSAGES_PATH, ParsedBody
 
 SIZES = (1_000, 66_000, 300_000, 1_500_000, 9_000_000)
 EMBEDDINGS = "/v1/embeddings"

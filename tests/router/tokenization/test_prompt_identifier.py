@@ -13,14 +13,8 @@ from backends.vllm.render import ChatRenderer
 from router.config.model import Config, ModelConfig, ResidencyConfig
 from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body.intake import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    MESSAGES_PATH,
-    RESPONSES_PATH,
-    WHOLE_BYTES,
-    parse,
-)
+from router.tokenization.body.intake import WHOLE_BYTES, parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.prompt_identifier import INLINE_NEW_BYTES, PromptIdentifier
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
@@ -39,8 +33,7 @@ def completion(prompt: object, **fields: object) -> bytes:
 
 async def ask(identity: PromptIdentifier, path: str, body: bytes, adapter: str | None = None) -> Prompt | None:
     parsed = parse(path, body)
-    prompt = identity.identify_now(path, parsed, adapter)
-    return prompt if prompt is not None else await identity.identify(path, parsed, adapter)
+    return await identity.identify(path, parsed, adapter)
 
 
 def exact_chain(body: bytes, block_tokens: int, adapter: str | None = None, salt: str | None = None) -> list[int]:
@@ -65,16 +58,10 @@ async def test_a_conversation_keeps_its_hashes_turn_by_turn(identity: PromptIden
 
 async def test_short_and_known_prompts_are_identified_at_once(identity: PromptIdentifier) -> None:
     long = chat(TURN * (INLINE_NEW_BYTES // len(TURN) + 5))
-    assert identity.identify_now(CHAT_PATH, parse(CHAT_PATH, chat("hi")), None) is not None
-    parsed = parse(CHAT_PATH, long)
-    assert identity.identify_now(CHAT_PATH, parsed, None) is None
-    first = await identity.identify(CHAT_PATH, parsed, None)
+    assert isinstance(identity.identify_now(CHAT_PATH, parse(CHAT_PATH, chat("hi")), None), Prompt)
+    first = await identity.identify_now(CHAT_PATH, parse(CHAT_PATH, long), None)()
     again = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, long), None)
-    assert (
-        first is not None
-        and again is not None
-        and list(again.chain(16)) == list(first.chain(16)) == exact_chain(long, 16)
-    )
+    assert list(again.chain(16)) == list(first.chain(16)) == exact_chain(long, 16)
     assert identity.statistics()["off_loop"] == 1
 
 
@@ -250,7 +237,7 @@ async def test_a_turn_costs_its_new_text_in_the_other_apis(
     before = identity.statistics()["memo"]["new_tokens"]
     last = json.dumps({"model": "m", "max_tokens": 9, field: turns(*contents[:-2], "yes", "and?")}).encode()
     prompt = identity.identify_now(path, parse(path, last), None)
-    assert prompt is not None and prompt.exact and prompt.tokens > 4_000
+    assert isinstance(prompt, Prompt) and prompt.exact and prompt.tokens > 4_000
     assert identity.statistics()["memo"]["new_tokens"] - before < 100
 
 
@@ -289,7 +276,6 @@ async def test_unknown_content_of_other_apis_is_identified_by_text(
 async def test_a_stored_response_has_no_prompt_but_a_reason(identity: PromptIdentifier) -> None:
     parsed = parse(RESPONSES_PATH, b'{"input": "x", "previous_response_id": "resp_1"}')
     assert identity.identify_now(RESPONSES_PATH, parsed, None) is None
-    assert await identity.identify(RESPONSES_PATH, parsed, None) is None
     assert identity.statistics()["text_reasons"] == {"the request sets previous_response_id": 1}
 
 
@@ -311,7 +297,7 @@ async def test_truncated_prompts_are_identified_by_their_rest(
     identifier, folders: dict[str, Path], fields: dict, left
 ) -> None:
     identity = identifier(Config(model_dir=str(folders["llama_first"])))
-    identity.learn("m", None, None, None, 2_000)
+    identity.sources.learn("m", None, None, None, 2_000)
     renderer = ChatRenderer.load(folders["llama_first"])
     ids = left(renderer.encode(TURN * 20, fields.get("add_special_tokens", True)))
     for _ in range(2):  # the remembered prompt equals the first one
@@ -336,10 +322,10 @@ async def test_truncated_ids_and_chats_are_shortened(identity: PromptIdentifier)
 
 async def test_a_prompt_beyond_a_small_window_goes_without_ids(identity: PromptIdentifier) -> None:
     body = json.dumps({"model": "m", "input": TURN * 20, "truncation": "auto"}).encode()
-    identity.learn("m", None, None, None, 100_000)
+    identity.sources.learn("m", None, None, None, 100_000)
     assert (await ask(identity, RESPONSES_PATH, body)).exact
-    identity.learn("m", None, None, None, 100)
-    identity.learn("m", None, None, None, 100_000)
+    identity.sources.learn("m", None, None, None, 100)
+    identity.sources.learn("m", None, None, None, 100_000)
     prompt = await ask(identity, RESPONSES_PATH, body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert any("longer than the context window" in reason for reason in identity.statistics()["text_reasons"])
@@ -364,10 +350,10 @@ async def test_trusted_templates_in_requests_are_run(identifier) -> None:
         identity = identifier(config)
         for learned in (False, True):
             if learned:
-                identity.learn("m", None, None)
+                identity.sources.learn("m", None, None)
             body = chat(TURN, chat_template=template, seed=learned)
             parsed = parse(CHAT_PATH, body)
-            assert trusted == (identity.identify_now(CHAT_PATH, parsed, None) is None)  # rendered in a thread
+            assert trusted == callable(identity.identify_now(CHAT_PATH, parsed, None))  # rendered in a thread
             prompt = await ask(identity, CHAT_PATH, body)
             assert prompt is not None and prompt.source is source
             if trusted:
@@ -381,11 +367,11 @@ def test_configured_folders_take_precedence(tmp_path: Path, folders: dict[str, P
     models = {"special": ModelConfig(dir=str(folders["plain"])), "broken": ModelConfig(dir=str(tmp_path))}
     identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR), models=models), environ={})
     for model in ("special", "other", "broken"):
-        identity.learn(model, str(folders["strips"]), None)
+        identity.sources.learn(model, str(folders["strips"]), None)
     assert identity.describe("special") == f"rendered locally from {folders['plain']}"
     assert identity.describe("other") == f"rendered locally from {MODEL_DIR}"
     assert identity.describe("broken").startswith("text only: ")
-    identity.learn("broken", None, "http://127.0.0.1:1/tokenize")
+    identity.sources.learn("broken", None, "http://127.0.0.1:1/tokenize")
     assert identity.describe("broken") == "worker's /tokenize"
 
 
@@ -416,14 +402,14 @@ async def test_folders_are_found_by_the_names_that_workers_report(identifier, tm
         ("org/name", "/nowhere/else", snapshot),
     ):
         identity = identifier(Config(), environ=environ)
-        identity.learn(model, root, None)
+        identity.sources.learn(model, root, None)
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": TURN * 3}]}).encode()
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact and list(prompt.chain(16)) == exact_chain(body, 16)
         assert identity.describe(model) == f"rendered locally from {where}"
     identity = identifier(Config(), environ=environ)
     for root in ("org/other", "../../etc", "org/..", None, ""):
-        identity.learn(f"model {root}", root, None)
+        identity.sources.learn(f"model {root}", root, None)
         assert identity.describe(f"model {root}").startswith("text only: ")
 
 
@@ -435,7 +421,7 @@ async def test_a_configured_template_applies_to_a_found_folder(identifier, tmp_p
         (Config(models={"m": ModelConfig(chat_template=str(template))}), TURN),
     ):
         identity = identifier(config)
-        identity.learn("m", str(MODEL_DIR), None)
+        identity.sources.learn("m", str(MODEL_DIR), None)
         prompt = await ask(identity, CHAT_PATH, chat(TURN))
         assert prompt is not None and prompt.exact and prompt.tokens == len(RENDERER.encode(rendered, False))
 
@@ -443,7 +429,7 @@ async def test_a_configured_template_applies_to_a_found_folder(identifier, tmp_p
 async def test_a_broken_found_folder_falls_back(identifier, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     identity = identifier(Config())
-    identity.learn("m", str(tmp_path), None)
+    identity.sources.learn("m", str(tmp_path), None)
     prompt = await ask(identity, CHAT_PATH, chat(TURN))
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert identity.describe("m").startswith("text only: ") and "tokenizer.json" in identity.describe("m")
@@ -452,7 +438,7 @@ async def test_a_broken_found_folder_falls_back(identifier, tmp_path: Path) -> N
 async def test_adapters_use_their_base_models_files(identifier, folders: dict[str, Path]) -> None:
     models = {"a": ModelConfig(dir=str(MODEL_DIR)), "b": ModelConfig(dir=str(folders["plain"]))}
     identity = identifier(Config(models=models))
-    identity.learn("lora", "/adapters/lora", None, "a")
+    identity.sources.learn("lora", "/adapters/lora", None, "a")
     body = json.dumps({"model": "lora", "messages": [{"role": "user", "content": TURN * 3}]}).encode()
     prompt = await ask(identity, CHAT_PATH, body, "lora")
     assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16, "lora")

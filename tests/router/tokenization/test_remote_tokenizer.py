@@ -22,10 +22,12 @@ from router.config.model import Config, WorkerTlsConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.security.tls import WorkerTls
-from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.preparing import MAX_ASKED_CHARS
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.tokenization.remote_tokenizer import PAUSE_S, WorkerTokenizer, tokenize_url
+from router.tokenization.text import TextPrompt
 
 
 class Worker:
@@ -71,14 +73,13 @@ class Clock:
 @pytest.fixture
 def identity(identifier, worker: Worker) -> PromptIdentifier:
     made = identifier(Config(), clock=Clock())
-    made.learn("m", None, worker.url)
+    made.sources.learn("m", None, worker.url)
     return made
 
 
 async def ask(identity: PromptIdentifier, path: str, body: dict) -> Prompt | None:
     parsed = parse(path, json.dumps({"model": "m", **body}).encode())
-    prompt = identity.identify_now(path, parsed, None)
-    return prompt if prompt is not None else await identity.identify(path, parsed, None)
+    return await identity.identify(path, parsed, None)
 
 
 CHAT = {"messages": [{"role": "user", "content": "some words " * 20}]}
@@ -98,7 +99,7 @@ async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: Prom
 async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
     worker: Worker, identity: PromptIdentifier, path: str
 ) -> None:
-    identity.learn("m", None, worker.url, context_tokens=500)
+    identity.sources.learn("m", None, worker.url, context_tokens=500)
     text = "some words " * 1_000
     body = {"prompt": text} if path == COMPLETIONS_PATH else {"messages": [{"role": "user", "content": text}]}
     prompt = await ask(identity, path, body)
@@ -135,7 +136,7 @@ async def test_a_worker_is_asked_with_the_host_of_its_settings(worker: Worker, h
 
 
 async def test_models_do_not_share_answers(worker: Worker, identity: PromptIdentifier) -> None:
-    identity.learn("other", None, worker.url)
+    identity.sources.learn("other", None, worker.url)
     for model in ("m", "other"):
         await ask(identity, CHAT_PATH, {**CHAT, "model": model})
     assert [body["model"] for body in worker.questions] == ["m", "other"]
@@ -212,22 +213,26 @@ async def test_fields_unknown_to_tokenize_are_not_asked(
 async def test_a_failing_worker_is_paused(identifier, worker: Worker) -> None:
     clock = Clock()
     identity = identifier(Config(), clock=clock)
-    identity.learn("m", None, worker.url)
+    identity.sources.learn("m", None, worker.url)
     worker.status = 500
     for _ in range(3):
         prompt = await ask(identity, CHAT_PATH, CHAT)
         assert prompt is not None and prompt.source is PromptSource.TEXT
     assert len(worker.questions) == 1
+    parsed = lambda: parse(CHAT_PATH, json.dumps({"model": "m", **CHAT}).encode())  # noqa: E731
+    assert isinstance(identity.identify_now(CHAT_PATH, parsed(), None), TextPrompt), "without a wait"
     worker.status = 200
     clock.now_s += PAUSE_S + 0.1
     prompt = await ask(identity, CHAT_PATH, CHAT)
     assert prompt is not None and prompt.source is PromptSource.WORKER
+    known = identity.identify_now(CHAT_PATH, parsed(), None)
+    assert isinstance(known, Prompt) and list(known.chain(16)) == list(prompt.chain(16))
 
 
 async def test_the_next_worker_is_asked_after_a_failure(identifier, worker: Worker, unused_tcp_port: int) -> None:
     identity = identifier(Config())
-    identity.learn("m", None, worker.url)
-    identity.learn("m", None, f"http://127.0.0.1:{unused_tcp_port}/tokenize")
+    identity.sources.learn("m", None, worker.url)
+    identity.sources.learn("m", None, f"http://127.0.0.1:{unused_tcp_port}/tokenize")
     sources = [(await ask(identity, COMPLETIONS_PATH, {"prompt": f"text {n}"})).source for n in range(2)]
     assert sources == [PromptSource.TEXT, PromptSource.WORKER]
 

@@ -7,7 +7,8 @@ import pytest
 
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.request import Truncation, adds_special_tokens, api_body, reused_ids, truncation, turns
 
 

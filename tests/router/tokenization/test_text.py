@@ -6,7 +6,8 @@ import pytest
 
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 

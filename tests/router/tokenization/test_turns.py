@@ -13,7 +13,8 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
-from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import CHAT_PATH
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 TEMPLATES = Path(__file__).parents[2] / "real_vllm" / "templates"

@@ -15,26 +15,14 @@ from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
 from router.residency.prompt import Prompt
-from router.tokenization.body.intake import ParsedBody, parse
-from router.tokenization.body.multipart import Form
+from router.tokenization.body.intake import parse
+from router.tokenization.body.parsed_body import ParsedBody
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 _LISTED = 10
 """Models that an error names."""
 PARSED_AGAIN_BYTES = 262_144
 """Up to this size a body is identified again for a fallback. A larger one is placed there by load alone."""
-
-
-class BodyFacts(msgspec.Struct, frozen=True):
-    """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified, `form`
-    for a form."""
-
-    model: str | None
-    stream: bool = False
-    fields: ParsedBody | None = None
-    intake: ParsedBody | None = None
-    previous_response_id: str | None = None
-    form: Form | None = None
 
 
 class ModelChoice:
@@ -60,42 +48,38 @@ class ModelChoice:
         model = self._names.target(name)
         return model, *self._names.fallbacks(model)
 
-    def named(self, outbound: OutboundRequest, reading: BodyFacts, *, counted: bool = True) -> BodyFacts:
-        """Return `reading` with the model that serves it, and put that model's name into the request.
+    def name(self, outbound: OutboundRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
+        """Put the name of the model that serves the request into `parsed` and into the request.
 
         `counted`: a changed request counts in `renamed`.
 
         Raises:
             RequestError: MODEL_REQUIRED; INVALID_BODY, since the body cannot be changed with certainty.
         """
-        outbound.named = reading.model
-        outbound.form = reading.form
-        name = reading.model
-        model = self._names.target(name) if name is not None else self._unnamed(outbound, reading)
-        if model is None or model == reading.model:
-            return reading
-        if reading.fields is not None:
-            reading.fields.model = model
-        if reading.fields is not None or outbound.route.model is not ModelSource.JSON:
+        name = outbound.named = parsed.model
+        outbound.form = parsed.form
+        model = self._names.target(name) if name is not None else self._unnamed(outbound, parsed)
+        if model is None or model == name:
+            return
+        if parsed.is_json or outbound.route.model is not ModelSource.JSON:
             outbound.rename(model)
             outbound.withheld = outbound.caller.withheld_salted
             self.renamed += counted
-        outbound.named = model
-        return msgspec.structs.replace(reading, model=model)
+        outbound.named = parsed.model = model
 
-    def _unnamed(self, outbound: OutboundRequest, reading: BodyFacts) -> str | None:
+    def _unnamed(self, outbound: OutboundRequest, parsed: ParsedBody) -> str | None:
         """Return the model of a request that names none; None if any worker, or the one it is pinned to, may serve it.
 
         A body that is not JSON goes to a worker, whose error explains the mistake.
         """
-        route, previous = outbound.route, reading.previous_response_id
+        route, previous = outbound.route, parsed.previous_response_id
         if route.extra or route.model is ModelSource.NONE:
             return None
         if route.model is not ModelSource.QUERY and not outbound.body:
             return None
         if previous is not None and self._pins.worker(previous) is not None:
             return None
-        if self._names.default is not None or (route.model is ModelSource.JSON and reading.fields is None):
+        if self._names.default is not None or (route.model is ModelSource.JSON and not parsed.is_json):
             return self._names.default
         models = self._fleet.different_models
         if len(models) > 1:
@@ -131,4 +115,4 @@ class ModelChoice:
         parsed.model = model
         prompt = self._identity.identify_now(request.path, parsed, self._fleet.adapter(model))
         parsed.release()
-        return prompt
+        return prompt if isinstance(prompt, Prompt) else None

@@ -7,7 +7,7 @@ from typing import Final
 
 from router.gateway.http.client.routes import Route
 from router.placement.request import Request, Usage
-from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH
+from router.tokenization.body.parsed_body import CHAT_PATH, MESSAGES_PATH
 
 BYTES_PER_TOKEN: Final = 4
 """English text has about four bytes per token."""

@@ -7,7 +7,7 @@ from backends.vllm.handover.answer_apis import ANSWER_APIS, COMPLETIONS, MESSAGE
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import decode_body
-from router.tokenization.body.intake import PROMPT_PATHS
+from router.tokenization.body.parsed_body import PROMPT_PATHS
 
 CHAT = {
     "model": "m",

@@ -10,7 +10,7 @@ import pytest
 from backends.vllm.render import ChatRenderer
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body import intake
+from router.tokenization.body import parsed_body
 from router.tokenization.body.bounds import (
     INLINE_BRACKETS,
     INLINE_COMMAS,
@@ -24,7 +24,8 @@ from router.tokenization.body.bounds import (
     fits_inline,
 )
 from router.tokenization.body.decoding import all_fields
-from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
+from router.tokenization.body.intake import WHOLE_BYTES, parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S, limit_s
 from router.tokenization.prompt_identifier import PromptIdentifier
 from tests.router.tokenization.test_prompt_identifier import MODEL_DIR, TURN, ask, chat, completion
@@ -112,16 +113,16 @@ async def test_decoded_bodies_are_charged_to_the_memory_budget(identity: PromptI
 
 
 async def test_a_prompt_longer_than_the_model_is_not_tokenised(identity: PromptIdentifier) -> None:
-    identity.learn("m", None, None, context_tokens=1_000)
-    identity.learn("m", None, None, context_tokens=500)
+    identity.sources.learn("m", None, None, context_tokens=1_000)
+    identity.sources.learn("m", None, None, context_tokens=500)
     assert await ask(identity, CHAT_PATH, chat(LONG)) is None
     assert (await ask(identity, CHAT_PATH, chat("word " * 3_000))).exact
-    identity.learn("m", None, None, context_tokens=100_000)
+    identity.sources.learn("m", None, None, context_tokens=100_000)
     assert (await ask(identity, CHAT_PATH, chat(LONG))).exact
 
 
 async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: PromptIdentifier, monkeypatch) -> None:
-    identity.learn("m", None, None, context_tokens=500)
+    identity.sources.learn("m", None, None, context_tokens=500)
     monkeypatch.setattr(ChatRenderer, "render", None)
     parts = [{"type": "text", "text": "word " * 30_000}] * 2
     for messages in (json.loads(chat(LONG))["messages"], [{"role": "user", "content": parts}]):
@@ -130,7 +131,7 @@ async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: PromptId
 
 
 async def test_a_truncated_prompt_may_be_longer_than_the_model(identity: PromptIdentifier) -> None:
-    identity.learn("m", None, None, context_tokens=1_000)
+    identity.sources.learn("m", None, None, context_tokens=1_000)
     prompt = await ask(identity, COMPLETIONS_PATH, completion(LONG, truncate_prompt_tokens=500))
     assert prompt is not None and prompt.exact and prompt.tokens == 500
 
@@ -149,7 +150,7 @@ def gate():
 
 async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(identifier, gate: Event, monkeypatch) -> None:
     identity = identifier(Config(model_dir=str(MODEL_DIR)), limit_s=lambda size_bytes: 0.01)
-    local = identity._sources.of("m", None).local
+    local = identity.sources.of("m", None).local
     encode = local.renderer.encode
     monkeypatch.setattr(local.renderer, "encode", lambda *args: gate.wait() and encode(*args))
     body = chat(TURN * 200)
@@ -157,9 +158,8 @@ async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(identifie
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert identity.statistics()["late"] == 1
     gate.set()
-    await eventually(lambda: identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None))
-    known = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None)
-    assert known is not None and known.exact
+    await eventually(lambda: isinstance(identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None), Prompt))
+    assert identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None).exact
 
 
 async def test_a_late_large_body_is_placed_by_its_size(identifier, gate: Event) -> None:
@@ -175,9 +175,9 @@ async def test_a_late_large_body_is_placed_by_its_size(identifier, gate: Event) 
 
 async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: PromptIdentifier) -> None:
     parsed = parse(CHAT_PATH, chat(TURN * 200))
-    assert identity.identify_now(CHAT_PATH, parsed, None) is None
+    pending = identity.identify_now(CHAT_PATH, parsed, None)
     assert parsed.fields.messages is None
-    prompt: Prompt | None = await identity.identify(CHAT_PATH, parsed, None)
+    prompt: Prompt | None = await pending()
     assert prompt is not None and prompt.exact
 
 
@@ -213,7 +213,7 @@ async def test_a_simple_body_of_many_shapes_is_still_exact(identity: PromptIdent
 @pytest.mark.source_only
 async def test_a_body_is_decoded_once_if_a_thread_is_idle(identity: PromptIdentifier, gate: Event, monkeypatch) -> None:
     decoded: list[int] = []
-    monkeypatch.setattr(intake, "all_fields", lambda body: decoded.append(len(body)) or all_fields(body))
+    monkeypatch.setattr(parsed_body, "all_fields", lambda body: decoded.append(len(body)) or all_fields(body))
     first, second = (many(b'{"role":"user","content":"hello"},', times) for times in (1_500, 1_501))
     assert few_elements(first) is False and parse(CHAT_PATH, first).whole
     blocked = Event()

@@ -18,8 +18,9 @@ from router.tokenization.body.decoding import (
     inline_fields,
     long_digit_bytes,
 )
-from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, WHOLE_BYTES, parse, parse_at_once
+from router.tokenization.body.intake import MIN_BODY_BYTES, WHOLE_BYTES, parse, parse_at_once
 from router.tokenization.body.known_bodies import KnownBodies
+from router.tokenization.body.parsed_body import CHAT_PATH
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[%b0]}'
 

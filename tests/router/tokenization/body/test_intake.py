@@ -8,16 +8,8 @@ import pytest
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.tokenization.body.intake import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    MESSAGES_PATH,
-    READ_AT_ONCE_BYTES,
-    RESPONSES_PATH,
-    WHOLE_BYTES,
-    ParsedBody,
-    parse,
-)
+from router.tokenization.body.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, parse
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, ParsedBody
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -28,19 +20,17 @@ def read(body: object, path: str = CHAT_PATH):
 
 def test_the_gateways_fields_are_read() -> None:
     parsed = read({
-        **CHAT, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 5, "max_completion_tokens": 7,
+        **CHAT, "stream": True, "max_tokens": 5, "max_completion_tokens": 7,
         "session_id": "s", "priority": -2, "cache_salt": "pepper", "unknown": {"deep": [1, {"x": None}]},
     })  # fmt: skip
-    assert (parsed.model, parsed.stream, parsed.include_usage, parsed.max_tokens) == ("m", True, True, 7)
+    assert (parsed.model, parsed.stream, parsed.max_tokens) == ("m", True, 7)
     assert (parsed.session_id, parsed.priority, parsed.cache_salt) == ("s", -2, "pepper")
     assert parsed.fields.messages == CHAT["messages"]
 
 
 def test_absent_fields_have_defaults() -> None:
     parsed = read(CHAT)
-    assert (parsed.stream, parsed.include_usage, parsed.max_tokens, parsed.session_id, parsed.priority) == (
-        False, False, None, None, 0,
-    )  # fmt: skip
+    assert (parsed.stream, parsed.max_tokens, parsed.session_id, parsed.priority) == (False, None, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,6 @@ def test_absent_fields_have_defaults() -> None:
         ("priority", "3", "priority", 3),
         ("model", None, "model", None),
         ("cache_salt", 5, "cache_salt", None),
-        ("stream_options", "odd", "include_usage", False),
         ("seed", 10**30, "model", "m"),
     ],
 )
@@ -229,7 +218,7 @@ def test_a_very_large_body_reads_like_a_small_one() -> None:
     for padding in (LARGE, VERY_LARGE):
         large = read(json.dumps(given).encode() + padding)
         for name in ParsedBody.__slots__:
-            if name not in ("body", "digest", "fields", "size_bytes", "survey", "whole"):
+            if name not in ("body", "decoded_part", "digest", "fields", "size_bytes", "survey"):
                 assert getattr(large, name) == getattr(small, name), name
         assert large.decoded() == small.fields
         assert large.digest == xxh3_128_intdigest(json.dumps(given).encode() + padding)

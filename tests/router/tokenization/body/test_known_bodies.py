@@ -11,8 +11,9 @@ from xxhash import xxh3_64_intdigest
 from router.errors import RequestError
 from router.tokenization.body import intake
 from router.tokenization.body.fields import BodyFields
-from router.tokenization.body.intake import CHAT_PATH, ParsedBody, parse
+from router.tokenization.body.intake import parse
 from router.tokenization.body.known_bodies import MOST_NEW_MESSAGES, STAND_IN, KnownBodies
+from router.tokenization.body.parsed_body import CHAT_PATH, ParsedBody
 
 TEXTS = [
     "", "Why?", '{"role": "user"}, {', '"messages":[{"role":"user"}],', "日本 \u0007 é", "}]},{\\", "x" * 60,
@@ -27,7 +28,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("cache_salt", "s"), ("foo", [{"role": "user"}, {"role": "user"}]), ("chat_template_kwargs", {"x": [1]}),
     ("continue_final_message", True), ("kv_transfer_params", {"prompt_token_ids": [1]}), ("temperature", 1e300),
 ]  # fmt: skip
-CHANGED = {"fields", "whole", "shortened", "search"}
+CHANGED = {"decoded_part", "fields", "known", "searched", "shortened", "whole"}
 ATTRIBUTES = [
     name
     for name in dir(ParsedBody)
@@ -54,19 +55,19 @@ def read(body: bytes, known: KnownBodies) -> bool:
         assert whole == found
         return False
     assert [getattr(found, name) for name in ATTRIBUTES] == [getattr(whole, name) for name in ATTRIBUTES]
-    messages, search = whole.fields.messages, found.search
+    messages = whole.fields.messages
     if not found.shortened:
         assert found.fields == whole.fields
-        if search is not None and isinstance(messages, list) and len(messages) > 1:
+        if found.searched and isinstance(messages, list) and len(messages) > 1:
             known.learn(body, running(messages))
         return False
-    assert search is not None and search.known is not None
-    start = search.known.start
+    assert found.known is not None
+    start = found.known.start
     assert start.key == running(messages)[start.messages - 1]
     for name in BodyFields.__struct_fields__:
         expected = [messages[0], *messages[start.messages :]] if name == "messages" else getattr(whole.fields, name)
         assert getattr(found.fields, name) == expected
-    known.extend(body, search.known, [start.key, *running(messages[start.messages :], start.key)])
+    known.extend(body, found.known, [start.key, *running(messages[start.messages :], start.key)])
     assert found.decoded() == whole.fields
     found.read_whole()
     assert found.whole and found.fields == whole.fields
@@ -206,4 +207,4 @@ def test_a_prompt_that_is_dropped_or_released_leaves_nothing() -> None:
         parsed = parse(CHAT_PATH, chat(6), known)
         assert parsed.shortened
         drop(parsed)
-        assert (parsed.shortened, parsed.whole, parsed.search, parsed.fields.messages) == (False, False, None, None)
+        assert (parsed.shortened, parsed.whole, parsed.known, parsed.fields.messages) == (False, False, None, None)
