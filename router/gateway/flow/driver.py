@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.attempt.attempt import Attempt, Inbox
+from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
 from router.gateway.flow.deadlines import Deadline
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
-from router.gateway.flow.plan import After, Plan
+from router.gateway.flow.plan import After, LegPlan
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
@@ -274,10 +274,10 @@ class RequestDriver:
         started_s = perf_counter() if self._outbound.layers else 0.0
         placed = services.placements.place(self._outbound, request, state, self._flow.since_s, now_s)
         for layer in self._outbound.layers:
-            layer.decided(placed.noted if isinstance(placed, Plan) else placed, now_s, perf_counter() - started_s)
+            layer.decided(placed.noted if isinstance(placed, LegPlan) else placed, now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
-        elif isinstance(placed, Plan):
+        elif isinstance(placed, LegPlan):
             self._outbound.plan = placed
             self._flow.legs = placed.sequence
             self._begin(placed.first)
@@ -310,7 +310,7 @@ class RequestDriver:
             layer.attempted(attempt, self._services.time(), name)
         self._on(_PLACED, attempt)
 
-    def attempt_beside(self, ticket: Ticket, inbox: Inbox) -> Attempt:
+    def attempt_beside(self, ticket: Ticket, inbox: AttemptInbox) -> Attempt:
         services, outbound = self._services, self._outbound
         attempt = Attempt(services.attempts, outbound, ticket, inbox, commented=False, paused=False, collects=True)
         for layer in outbound.layers:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.gateway.flow.layer import Layer
-from router.gateway.flow.plan import Plan
+from router.gateway.flow.plan import LegPlan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.http.upstream.headers import request_to_worker
@@ -61,7 +61,7 @@ class OutboundRequest:
         """What was read of `body`, if it is a form."""
         self.route_slot: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
-        self.plan: Plan | None = None
+        self.plan: LegPlan | None = None
         """How workers share the request, also after that was given up."""
         self.named: str | None = None
         """The model that the body, or the query, names."""

@@ -84,7 +84,7 @@ Within: TypeAlias = Callable[[tuple[str, ...]], frozenset[str] | None]
 """Returns the endpoints that the request may go to, without those that failed; None for all. Raises RequestError."""
 
 
-class Plan:
+class LegPlan:
     """How workers share one request. The methods of this class are those of a plan with one leg and nothing beside."""
 
     steps: ClassVar[int] = 1
@@ -199,7 +199,7 @@ class Planner(Protocol):
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> Plan | PendingPlacement | RequestError | None:
+    ) -> LegPlan | PendingPlacement | RequestError | None:
         """Return a plan whose load is reserved, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked.

@@ -44,7 +44,7 @@ _BEGUN: Final = AttemptState.OPEN
 _NO_FAULT: Final = AnswerFault.NONE
 
 
-class Inbox(Protocol):
+class AttemptInbox(Protocol):
     """Takes what the attempts of one request tell it."""
 
     def post(self, outcome: Outcome, attempt: Attempt) -> None: ...
@@ -85,7 +85,7 @@ class Attempt:
         services: AttemptServices,
         outbound: OutboundRequest,
         ticket: Ticket,
-        inbox: Inbox,
+        inbox: AttemptInbox,
         *,
         commented: bool,
         paused: bool,

@@ -52,7 +52,7 @@ class ConcurrentPrefill:
         self._handover = handover
         self._host = host
         self._tells = True
-        """False once the request goes on without the prefill, or has been told of its end."""
+        """False once the request goes on without the prefill, or knows of its end."""
         self._held_back: list[Outcome] = []
         self._timer: asyncio.TimerHandle | LastLook | None = None
         self._waiting: asyncio.TimerHandle | None = None

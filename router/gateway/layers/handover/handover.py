@@ -16,7 +16,7 @@ from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.errors import RequestError
 from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome
-from router.gateway.flow.plan import After, Leg, Plan, PlanHost, PlannedAttempt, Within
+from router.gateway.flow.plan import After, Leg, LegPlan, PlanHost, PlannedAttempt, Within
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
 from router.gateway.layers.handover.prefill_peers import HandoverParts
@@ -40,7 +40,7 @@ DECODE_FAILED: Final = "decode_failed"
 STOPPED: Final = "stopped"
 
 
-class KvHandover(Plan):
+class KvHandover(LegPlan):
     """The handover of one request: its two reservations, and what the prefill worker handed over.
 
     It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.

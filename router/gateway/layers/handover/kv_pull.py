@@ -17,7 +17,7 @@ from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
 from router.gateway.flow.outcomes import AttemptEvent
-from router.gateway.flow.plan import After, Leg, Plan, PlannedAttempt, Within
+from router.gateway.flow.plan import After, Leg, LegPlan, PlannedAttempt, Within
 from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.dispatcher import Dispatcher
@@ -36,7 +36,7 @@ _PLAIN_AFTER: Final = frozenset({FailurePoint.SENT, FailurePoint.LATE, FailurePo
 """After failures at these points, the request may run once more without the pull."""
 
 
-class KvPull(Plan):
+class KvPull(LegPlan):
     """The pull of one request: its placement, and what became of it.
 
     It is settled once, with its outcome. After `FAILED` the request runs without a pull.
