@@ -15,7 +15,7 @@ from router.config.on_request import OnRequest
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.features import features
-from router.gateway.flow.answer.request_log import LogSinks
+from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.driver import RequestDriver
@@ -191,7 +191,7 @@ class Assembly:
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
             features=self.features,
-            log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
+            log=RequestLog(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:

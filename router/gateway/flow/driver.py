@@ -79,7 +79,7 @@ class RequestDriver:
 
     @property
     def served_as(self) -> tuple[str, str]:
-        return self._responder.log.served_as
+        return self._services.log.served_as(self._outbound)
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -295,7 +295,7 @@ class RequestDriver:
             self._on(Event.HOLD)
 
     def _begin(self, ticket: Ticket) -> None:
-        self._responder.log.ticket = ticket
+        self._outbound.ticket = ticket
         commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
         services, outbound, name = self._services.attempts, self._outbound, ""
         if plan is None:
@@ -383,7 +383,7 @@ class RequestDriver:
             self._stream_failed(Event.FAILED, kind, f"the worker's answer broke off: {failure.reason}")
             return
         if self._flow.state is RequestState.TUNNEL:
-            log.debug("tunnel ended", extra={"worker": self._responder.log.worker, "reason": failure.reason})
+            log.debug("tunnel ended", extra={"worker": attempt.ticket.candidate.id, "reason": failure.reason})
         self._on(Event.FAILED, attempt)
 
     def _stream_failed(self, event: Event, kind: ErrorKind, message: str) -> None:
@@ -496,7 +496,7 @@ class RequestDriver:
         """Act on the deadline that has passed, if any, and set the next one."""
         flow = self._flow
         if self._responder.overdrawn:
-            self._responder.log.error(ErrorKind.TOKENS_PER_MINUTE.spec.code, "stream")
+            self._services.log.error(self._outbound, ErrorKind.TOKENS_PER_MINUTE.spec.code, "stream")
             self._on(Event.STALLED, self._responder.answering)
             return
         due = flow.due(now_s, self._responder.last_read_s)

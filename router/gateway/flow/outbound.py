@@ -1,33 +1,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from router.gateway.flow.layer import Layer
 from router.gateway.flow.plan import LegPlan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.http.upstream.headers import request_to_worker
+from router.gateway.metrics import Labels
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.gateway.rewrites.model_name import renamed
 from router.gateway.rewrites.usage_frame import UsageFrame
-from router.placement.request import Request
+from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
 from router.tokenization.body.multipart import Form
+from router.tracing.context import traced
+
+_NO_USAGE: Final = Usage()
 
 
 class OutboundRequest:
-    """A request's head and body, its caller and its route.
+    """A request's head and body, its caller and its route, and what the log says of it.
 
     `upgrade`: the client asks for a protocol switch that the route allows. `size_bytes` is the size of the body as it
     arrived. `body` may get a cache salt, and is released when a worker answers.
     """
 
     __slots__ = (
-        "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
-        "layers", "named", "peer", "plan", "queued_for_model", "request", "rewrites", "route",
-        "route_slot", "size_bytes", "upgrade", "withheld",
+        "alternatives", "arrived_s", "body", "caller", "complete", "digest", "exemplar", "form", "head", "id", "key",
+        "labels", "layers", "named", "output_tokens", "peer", "plan", "queued_for_model", "request", "rewrites",
+        "route", "route_slot", "size_bytes", "ticket", "ttft_s", "upgrade", "usage", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -69,12 +74,24 @@ class OutboundRequest:
         """The request as it is for each fallback of its model that was needed."""
         self.layers: Sequence[Layer] = ()
         """What features do for the request; empty while all are off."""
-        self.exemplar: str | None = None
+        context = traced(head.fields.get(b"traceparent"))
+        self.exemplar = context.trace_id if context is not None and context.sampled else None
         """The trace that metrics name as an example of the request; None if it is not sampled."""
         self.queued_for_model: str | None = None
         """The model whose workers are at their limit, while the request is queued until one has room."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
+        self.ticket: Ticket | None = None
+        """The last placement."""
+        self.ttft_s: float | None = None
+        """The time to the first event of the answer, in seconds."""
+        self.labels: Labels | None = None
+        """Those of the metrics, once the answer has begun."""
+        self.usage = _NO_USAGE
+        """What a complete answer reports."""
+        self.complete = False
+        self.output_tokens: int | None = None
+        """The length of a `complete` answer: as reported, or else as estimated from its events; None if not known."""
 
     def rename(self, model: str) -> None:
         """Put `model` into head and body in place of the model that they name.

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.answer.relay import Relay, ResponseProgress
-from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.layer import RequestEnd
@@ -31,13 +30,12 @@ CLIENT_LEFT = 499
 class Responder:
     """Writes one response, and ends the load reservation of its attempt.
 
-    `relay` writes the answer of the attempt `answering`. `reply` and `break_off` report `error`. `log` is the
-    request's log entry.
+    `relay` writes the answer of the attempt `answering`. `reply` and `break_off` report `error`.
     """
 
     __slots__ = (
         "_answered", "_began", "_client", "_keep", "_outbound", "_promised", "_services", "_trickle", "answering",
-        "error", "left_in", "log", "overdrawn", "relay", "tunnel",
+        "error", "left_in", "overdrawn", "relay", "tunnel",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +65,6 @@ class Responder:
         self.overdrawn = False
         """The tunnel has used more than its caller's bucket holds, and the tokens lent beside it."""
         self.relay = Relay(client.output, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
-        self.log = RequestLog(services.log, outbound)
 
     def _lines(self, ticket: Ticket | None) -> bytes:
         outbound = self._outbound
@@ -101,10 +98,10 @@ class Responder:
         # After the client has its first byte.
         self._outbound.body = b""  # no further attempt will need it
         self._client.body_done()
-        self.log.first_event(now_s)
+        self._services.log.first_event(self._outbound, now_s)
 
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
-        self.log.gaps(gaps_s)
+        self._services.log.gaps(self._outbound, gaps_s)
         if self.answering is not None:
             dispatcher, ticket = self._services.placements.dispatcher, self.answering.ticket
             dispatcher.progress(ticket, events, gaps_s, self.relay.last_read_s)
@@ -124,14 +121,14 @@ class Responder:
         if attempt.switched:
             services.placements.cancel(attempt, now_s)
             return
-        usage = self.log.usage = self._usage(attempt)
+        usage = outbound.usage = self._usage(attempt)
         self._answered = usage if attempt.status < 400 else _NOTHING_USED
         self.answering = None
         plan = outbound.plan
         remote = plan is not None and plan.finished(attempt.ticket, usage)
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
-        self.log.complete, self.log.output_tokens = True, attempt.ticket.output_tokens
+        outbound.complete, outbound.output_tokens = True, attempt.ticket.output_tokens
         request = attempt.ticket.request
         if request.prompt is None or request.model is None or usage.prompt_tokens is None:
             return
@@ -238,10 +235,12 @@ class Responder:
         assert error is not None
         relay, head, spec = self.relay, self._outbound.head, error.kind.spec
         if relay.out is _COMMENTS:
-            self.log.error(spec.code, "before_first")
+            self._services.log.error(self._outbound, spec.code, "before_first")
             self._keep = relay.break_off(error.kind, error.message)
             return
-        self.log.error(spec.code, "request" if self._outbound.request is None else "before_first")
+        self._services.log.error(
+            self._outbound, spec.code, "request" if self._outbound.request is None else "before_first"
+        )
         lines = self._lines(None) + retry_after(error) + connection_line(head, close=not self._promise())
         reply = own_reply(spec.status, error_body(error, head.path), lines, without_body=head.method == "HEAD")
         relay.status = spec.status
@@ -257,7 +256,7 @@ class Responder:
             self.reply()
             return
         relay.flush()
-        self.log.error(error.kind.spec.code, "stream")
+        self._services.log.error(self._outbound, error.kind.spec.code, "stream")
         self._keep = relay.break_off(error.kind, error.message)
 
     def abort_client(self, _: object = None) -> None:
@@ -266,35 +265,35 @@ class Responder:
 
     def close(self) -> None:
         """Write the log, and let the client send its next request."""
-        relay, error, log = self.relay, self.error, self.log
+        relay, error, status, now_s = self.relay, self.error, self._status(), self._services.time()
         left_in = None if self.left_in is None else self.left_in.name.lower()
         code = None if error is None else error.kind.spec.code
-        status, now_s = self._status(), self._services.time()
         if self._outbound.layers:
             self._end_layers(status, now_s, code)
-        log.close(status, now_s, relay.response_bytes, relay.events, left_in, code)
+        counts = relay.response_bytes, relay.events
+        self._services.log.close(self._outbound, status, now_s, *counts, left_in, code)
         self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()
         if self.left_in is None:
             self._client.request_ended(self._keep and self._promise())
 
     def _end_layers(self, status: int, now_s: float, code: str | None) -> None:
-        log, tunnel, answered, left = self.log, self.tunnel, self._answered, self.left_in is not None
+        outbound, tunnel, answered, left = self._outbound, self.tunnel, self._answered, self.left_in is not None
         end = RequestEnd(
             status,
             now_s,
-            now_s - self._outbound.arrived_s,
-            log.ttft_s,
-            log.usage,
+            now_s - outbound.arrived_s,
+            outbound.ttft_s,
+            outbound.usage,
             code,
-            log.ticket,
+            outbound.ticket,
             answered,
             self.relay.text_bytes if tunnel is None else tunnel.carried_bytes,
-            served=self._began or answered is not None or (left and log.ticket is not None),
+            served=self._began or answered is not None or (left and outbound.ticket is not None),
             left=left,
             tunnel=tunnel is not None,
         )
-        for layer in self._outbound.layers:
+        for layer in outbound.layers:
             layer.ended(end)
 
     def _status(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.config.model import HeadersConfig, TimeoutsConfig
-from router.gateway.flow.answer.request_log import LogSinks
+from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.layer import Features
@@ -87,5 +87,5 @@ class RequestServices:
     placements: PlacementGate
     pins: Pins
     lines: ResponseLines
-    log: LogSinks
+    log: RequestLog
     features: Features
