@@ -12,17 +12,15 @@ from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.config.on_request import OnRequest
-from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.features import features
 from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.answer.service_levels import ServiceLevels
-from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.placement_gate import PlacementGate
-from router.gateway.flow.services import RequestServices, ResponseLines
+from router.gateway.flow.services import GatewayServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
@@ -66,8 +64,9 @@ from router.tokenization.prompt_identifier import PromptIdentifier
 
 @dataclass(frozen=True)
 class GatewayContext:
-    """The parts of the process that the gateway uses and does not own: `Gateway` keeps them until it starts.
+    """The parts of the process that the gateway uses and does not own.
 
+    It exists because `PublicServer` is made before it starts, and makes its own parts from them when it does.
     `relearn` is None if cached tokens are not relearned from responses. `answers` are further answers without a worker,
     by path. `traces` is None while traces are off.
     """
@@ -106,7 +105,17 @@ class Assembly:
         self.unsent = SendBufferLimit(limits)
         self.outbox = WriteCoalescer(loop)
         context.dispatcher.defer_notes_with(self.outbox.note_after)
-        self.pools = _pools(config, loop, self.outbox, context.worker_tls)
+        self.pools = ConnectionPool(
+            loop,
+            self.outbox,
+            timeouts.upstream_idle_s,
+            limits.max_header_bytes,
+            (context.worker_tls or WorkerTls(config.worker_tls)).context_for,
+            metrics.redials,
+            self.worker_keys,
+            b"http" if config.tls.cert_file is None else b"https",
+            context.instance.via,
+        )
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
         self.routes = RouteQueues(config.routes, loop)
         self.traffic_routes = TrafficRoutes(config.routes)
@@ -125,6 +134,7 @@ class Assembly:
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
+        self.request_ids = request_ids
         access = AccessLog(config.access_log, config.trusted_proxies)
         self.names = ModelNames(config.models)
         fleet.resolve(OnRequest(config.models))
@@ -151,31 +161,33 @@ class Assembly:
             else None
         )
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
-        requests = self._request_services(context, identifier, cors, access)
-        self.clients = self._client_services(context, request_ids, local, requests)
+        self.services = self._services(context, identifier, cors, access, local)
 
-    def _request_services(
-        self, context: GatewayContext, identifier: IdentifyStage, cors: Cors, access: AccessLog
-    ) -> RequestServices:
+    def _services(
+        self, context: GatewayContext, identifier: IdentifyStage, cors: Cors, access: AccessLog, local: LocalAnswers
+    ) -> GatewayServices:
         config, metrics = context.config, context.metrics
-        scheme = b"http" if config.tls.cert_file is None else b"https"
-        return RequestServices(
+        return GatewayServices(
             loop=self.loop,
             time=self.loop.time,
+            limits=config.limits,
             timeouts=config.timeouts,
             max_requests=config.limits.max_concurrent_requests or sys.maxsize,
             metrics=metrics,
+            drain=self.drain,
+            bodies=self.bodies,
+            unsent=self.unsent,
+            outbox=self.outbox,
+            pipelines=PipelineScheduler(self.loop),
+            keys=self.keys,
+            callers=self.callers,
+            request_ids=self.request_ids,
+            instance=context.instance,
+            local=local,
+            running=self.running,
             identity=context.identity,
             identifier=identifier,
-            attempts=AttemptServices(
-                self.loop,
-                self.loop.time,
-                metrics.redials,
-                self.pools,
-                self.worker_keys,
-                scheme,
-                context.instance.via,
-            ),
+            pools=self.pools,
             placements=PlacementGate(
                 context.dispatcher,
                 self.quarantine,
@@ -198,29 +210,6 @@ class Assembly:
         config = context.config.handover
         pulls = Pulls(config, context.dispatcher, context.metrics.pulls) if config.pulls else None
         return None if self.handovers is None and pulls is None else KvPlans(self.handovers, pulls)
-
-    def _client_services(
-        self, context: GatewayContext, request_ids: RequestIds, local: LocalAnswers, requests: RequestServices
-    ) -> ClientServices:
-        return ClientServices(
-            loop=self.loop,
-            time=self.loop.time,
-            limits=context.config.limits,
-            timeouts=context.config.timeouts,
-            metrics=context.metrics,
-            drain=self.drain,
-            bodies=self.bodies,
-            unsent=self.unsent,
-            outbox=self.outbox,
-            pipelines=PipelineScheduler(self.loop),
-            keys=self.keys,
-            callers=self.callers,
-            request_ids=request_ids,
-            instance=context.instance,
-            local=local,
-            requests=requests,
-            running=self.running,
-        )
 
     def _refused(self, endpoint: Endpoint) -> None:
         self.quarantine.refused(endpoint)
@@ -294,15 +283,3 @@ class Assembly:
 def _worker_client(context: GatewayContext) -> WorkerClient:
     tls = context.worker_tls or WorkerTls(context.config.worker_tls)
     return WorkerClient(tls=tls.context_for, via=context.instance.name)
-
-
-def _pools(
-    config: Config, loop: asyncio.AbstractEventLoop, outbox: WriteCoalescer, worker_tls: WorkerTls | None
-) -> ConnectionPool:
-    return ConnectionPool(
-        loop,
-        outbox,
-        config.timeouts.upstream_idle_s,
-        config.limits.max_header_bytes,
-        (worker_tls or WorkerTls(config.worker_tls)).context_for,
-    )

@@ -8,9 +8,9 @@ import math
 from typing import cast
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.client_services import ClientServices
 from router.gateway.flow.driver import SHUT_DOWN, RequestDriver
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.services import GatewayServices
 from router.gateway.http.client.input import LINGER_S, ClientInput
 from router.gateway.http.client.output import ClientOutput
 from router.gateway.http.client.request_framer import FramerState, RequestFramer
@@ -47,7 +47,7 @@ class ClientConnection(asyncio.Protocol):
     read exceed the write buffer's limit.
     """
 
-    def __init__(self, services: ClientServices) -> None:
+    def __init__(self, services: GatewayServices) -> None:
         self._services = services
         self._framer = RequestFramer(services.limits, services.bodies, self._head_read)
         self._request: RequestDriver | None = None
@@ -279,7 +279,7 @@ class ClientConnection(asyncio.Protocol):
         services = self._services
         request_id, arrived_s = services.request_ids.of(head), services.time()
         outbound = OutboundRequest(head, body, route, request_id, self.peer, self.caller, arrived_s)
-        request = RequestDriver(services.requests, services.running, self, outbound)
+        request = RequestDriver(services, self, outbound)
         self._request = request
         self.deadline_s = math.inf
         request.start()

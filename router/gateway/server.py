@@ -80,7 +80,7 @@ class PublicServer:
         parts = Assembly(self._context, loop, accept_order)
 
         def connection() -> ClientConnection:
-            return ClientConnection(parts.clients)
+            return ClientConnection(parts.services)
 
         tls = serving_tls(self._config.tls)
         self._handshake_s = TLS_HANDSHAKE_S if tls is not None else SETTLE_S

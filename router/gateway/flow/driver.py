@@ -22,9 +22,10 @@ from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.plan import After, LegPlan
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
-from router.gateway.flow.services import RequestClient, RequestServices
+from router.gateway.flow.services import GatewayServices, RequestClient
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
 from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.request import FailurePoint
 from router.placement.tickets import Held, Queued, Ticket
 from router.security.callers import TenantUsage
 from router.tokenization.body.parsed_body import ParsedBody
@@ -45,22 +46,19 @@ _HAS_ANSWERED: Final = Outcome.ANSWERED
 
 
 class RequestDriver:
-    """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
+    """Drives one request, which is one of the `services.running` until it ends."""
 
     __slots__ = (
-        "_client", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
-        "_running", "_services",
+        "_client", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder", "_services",
     )  # fmt: skip
 
     def __init__(
         self,
-        services: RequestServices,
-        running: set[RequestDriver],
+        services: GatewayServices,
         client: RequestClient,
         outbound: OutboundRequest,
     ) -> None:
         self._services = services
-        self._running = running
         self._client = client
         self._flow = Flow(services.timeouts, outbound.arrived_s)
         self._outbound = outbound
@@ -133,7 +131,7 @@ class RequestDriver:
         attempt, placements, now_s = self._flow.attempt, self._services.placements, self._services.time()
         try:
             if attempt is not None and attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
-                ticket, point = attempt.ticket, attempt.point_if_given_up
+                ticket, point = attempt.ticket, FailurePoint.SENT if attempt.sent else FailurePoint.CONNECT
                 if self._flow.in_earlier_leg or placements.replaceable(self._outbound, ticket, point, now_s):
                     attempt.give_up(_LOST)
             self._give_up_beside(endpoint, _LOST)
@@ -212,8 +210,8 @@ class RequestDriver:
 
     def start(self) -> None:
         services, outbound = self._services, self._outbound
-        self._running.add(self)
-        if len(self._running) > services.max_requests:
+        self._services.running.add(self)
+        if len(self._services.running) > services.max_requests:
             self.refuse(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
             return
         for layer in outbound.layers:
@@ -297,13 +295,13 @@ class RequestDriver:
     def _begin(self, ticket: Ticket) -> None:
         self._outbound.ticket = ticket
         commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
-        services, outbound, name = self._services.attempts, self._outbound, ""
+        pools, outbound, name = self._services.pools, self._outbound, ""
         if plan is None:
-            attempt = Attempt(services, outbound, ticket, self, commented=commented, paused=paused)
+            attempt = Attempt(pools, outbound, ticket, self, commented=commented, paused=paused)
         else:
             name, collects, limit_s = plan.leg(ticket, self._services.time())
             attempt = Attempt(
-                services, outbound, ticket, self,
+                pools, outbound, ticket, self,
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
             )  # fmt: skip
         for layer in outbound.layers:
@@ -312,7 +310,7 @@ class RequestDriver:
 
     def attempt_beside(self, ticket: Ticket, inbox: AttemptInbox) -> Attempt:
         services, outbound = self._services, self._outbound
-        attempt = Attempt(services.attempts, outbound, ticket, inbox, commented=False, paused=False, collects=True)
+        attempt = Attempt(services.pools, outbound, ticket, inbox, commented=False, paused=False, collects=True)
         for layer in outbound.layers:
             layer.attempted(attempt, services.time(), "prefill")
         return attempt
@@ -472,7 +470,7 @@ class RequestDriver:
 
     def _end(self, _: object) -> None:
         self._ended = True
-        self._running.discard(self)
+        self._services.running.discard(self)
         self._services.placements.ended(self._outbound)
         if self._outbound.plan is not None:
             self._outbound.plan.end(self._services.time())

@@ -8,6 +8,7 @@ from router.gateway.flow.plan import LegPlan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.http.upstream.headers import request_to_worker
+from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.metrics import Labels
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
@@ -102,19 +103,11 @@ class OutboundRequest:
         self.head, self.body, self.form = renamed(self.route, self.head, self.body, self.form, self.named, model)
 
     def written(
-        self,
-        ticket: Ticket,
-        now_s: float,
-        rank: int | None,
-        *,
-        plain: bool,
-        authorization: bytes | None,
-        scheme: bytes,
-        via: bytes,
+        self, ticket: Ticket, now_s: float, rank: int | None, pools: ConnectionPool, *, plain: bool
     ) -> tuple[bytes, bytes, UsageFrame | None]:
         """Return the head and the body for the ticket's worker, as bytes, and the filter of the usage in the answer.
 
-        `plain`: the answer must not be compressed. `authorization`, `scheme` and `via` are as for `request_to_worker`.
+        `plain`: the answer must not be compressed.
         """
         outgoing, plan = self._outgoing(ticket, now_s), self.plan
         body, usage_frame = outgoing.body, outgoing.usage_frame
@@ -128,11 +121,11 @@ class OutboundRequest:
             self.peer.encode("ascii"),
             self.upgrade,
             plain=plain or usage_frame is not None,
-            authorization=authorization,
-            scheme=scheme,
+            authorization=None if pools.keys is None else pools.keys.line(ticket.candidate.endpoint.id),
+            scheme=pools.scheme,
             worker=ticket.candidate.id,
             withheld=self.withheld,
-            via=via,
+            via=pools.via,
         )
         if plan is not None and (line := plan.worker_line(ticket)):
             head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])

@@ -10,7 +10,7 @@ from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.layer import RequestEnd
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
-from router.gateway.flow.services import RequestClient, RequestServices
+from router.gateway.flow.services import GatewayServices, RequestClient
 from router.gateway.flow.transitions import Effect, RequestState
 from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.error_format import error_body
@@ -40,7 +40,7 @@ class Responder:
 
     def __init__(
         self,
-        services: RequestServices,
+        services: GatewayServices,
         client: RequestClient,
         outbound: OutboundRequest,
     ) -> None:
@@ -93,8 +93,7 @@ class Responder:
                 self._services.pins.learn(response_id, ticket.candidate.id)
         self.answering = attempt
         self.relay.attach(connection, attempt.usage_frame)
-        self.relay.open(response, attempt.take_opening(), self._lines(ticket), self._promise())
-        attempt.relay_to(self.relay)
+        self.relay.open(response, attempt.pass_to(self.relay), self._lines(ticket), self._promise())
         # After the client has its first byte.
         self._outbound.body = b""  # no further attempt will need it
         self._client.body_done()
@@ -173,7 +172,7 @@ class Responder:
         relay, lines = self.relay, self._lines(attempt.ticket)
         relay.attach(attempt.connection, attempt.usage_frame)
         if relay.out is not _COMMENTS:
-            relay.open(attempt.response, attempt.take_opening(), lines, self._promise())
+            relay.open(attempt.response, attempt.pass_to(self.relay), lines, self._promise())
 
     def switch(self, attempt: Attempt) -> None:
         """Write the 101 response and connect both sides."""

@@ -1,26 +1,36 @@
-"""The parts that all forwarded requests of one gateway share."""
+"""The parts that all connections and requests of one gateway share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from router.config.model import HeadersConfig, TimeoutsConfig
+from router.config.model import HeadersConfig, LimitsConfig, TimeoutsConfig
+from router.gateway.drain_state import DrainState
 from router.gateway.flow.answer.request_log import RequestLog
-from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.layer import Features
 from router.gateway.flow.placement_gate import PlacementGate
+from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
+from router.gateway.http.client.pipelining import PipelineScheduler
 from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.tunnel import Tunnel
+from router.gateway.http.send_buffer_limit import SendBufferLimit
+from router.gateway.http.upstream.pool import ConnectionPool
+from router.gateway.http.write_coalescer import WriteCoalescer
+from router.gateway.local import LocalAnswers
 from router.gateway.metrics import GatewayMetrics
 from router.gateway.pins import Pins
 from router.placement.tickets import Ticket
+from router.security.callers import Callers
+from router.security.instance import Instance
+from router.security.keys import ApiKeys
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 
@@ -73,19 +83,42 @@ class ResponseLines:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestServices:
-    """The parts of the gateway that a forwarded request needs: one argument in place of thirteen for each request."""
+class GatewayServices:
+    """The parts of the gateway that its client connections and their requests share.
+
+    It exists because each of the many connections and requests would otherwise keep and be given some twenty
+    references. `keys` is None if clients need none.
+    """
 
     loop: asyncio.AbstractEventLoop
     time: Callable[[], float]
+    limits: LimitsConfig
     timeouts: TimeoutsConfig
     max_requests: int
     metrics: GatewayMetrics
+    # what a connection uses
+    drain: DrainState
+    bodies: BodyBufferLimit
+    unsent: SendBufferLimit
+    outbox: WriteCoalescer
+    pipelines: PipelineScheduler
+    keys: ApiKeys | None
+    callers: Callers
+    request_ids: RequestIds
+    instance: Instance
+    local: LocalAnswers
+    # what a request uses
+    running: set[Any]
+    """The `RequestDriver`s that have not ended."""
     identity: PromptIdentifier
     identifier: IdentifyStage
-    attempts: AttemptServices
+    pools: ConnectionPool
     placements: PlacementGate
     pins: Pins
     lines: ResponseLines
     log: RequestLog
     features: Features
+
+    def allow_unsent(self) -> None:
+        for connection in list(self.drain.connections):
+            connection.allow_unsent(self.unsent.allowance_bytes)

@@ -504,7 +504,7 @@ class OutOfDescriptors:
 async def test_a_lack_of_descriptors_answers_503_and_ejects_no_worker(rig, monkeypatch):
     gate = await rig(answer_stream, answer_stream)
     with monkeypatch.context() as patched:
-        patched.setattr(gate.gateway._parts.pools, "_loop", OutOfDescriptors(gate.loop))
+        patched.setattr(gate.gateway._parts.pools, "loop", OutOfDescriptors(gate.loop))
         for _ in range(5):
             reply = await gate.ask(post())
             assert (reply.status, reply.code) == (503, "gateway_exhausted")

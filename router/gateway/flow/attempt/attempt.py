@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
 from router.gateway.flow.answer.relay import Relay
-from router.gateway.flow.attempt.opening import NOT_FOUND_BYTES, Opening
+from router.gateway.flow.attempt.opening import Opening
 from router.gateway.flow.attempt.transitions import ATTEMPT_TRANSITIONS, AttemptState, Release
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome, denies_model, seconds, shuts_down
@@ -18,12 +17,9 @@ from router.gateway.http.upstream.answer_end import ANSWER_ENDS, REASONS, Answer
 from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.last_look import LastLook
 from router.gateway.rewrites.usage_frame import UsageFrame
-from router.metrics.instruments import Counter
 from router.placement.fleet.rank_numbers import RankForm
-from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
 
 # Server errors about the request, not about the worker: another worker would answer the same.
@@ -50,22 +46,6 @@ class AttemptInbox(Protocol):
     def post(self, outcome: Outcome, attempt: Attempt) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptServices:
-    """The way to the workers, which all attempts of a gateway share.
-
-    `scheme` is that of the clients' URLs, and `via` the gateway's line in each request.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    time: Callable[[], float]
-    redials: Counter
-    pools: ConnectionPool
-    worker_keys: WorkerKeys | None
-    scheme: bytes
-    via: bytes
-
-
 class Attempt:
     """One try of a request at the worker of `ticket`.
 
@@ -75,14 +55,14 @@ class Attempt:
     """
 
     __slots__ = (
-        "_collects", "_dial", "_end", "_inbox", "_opening", "_other_forms", "_outbound", "_paused", "_rank_form",
-        "_relay", "_services", "_timer", "connected_s", "connection", "failure", "limit_s", "refused",
-        "response", "since_s", "state", "ticket", "usage_frame",
+        "_collects", "_dial", "_end", "_inbox", "_opening", "_other_forms", "_outbound", "_paused", "_pools",
+        "_rank_form", "_relay", "_timer", "connected_s", "connection", "failure", "limit_s", "refused", "response",
+        "since_s", "state", "ticket", "usage_frame",
     )  # fmt: skip
 
     def __init__(
         self,
-        services: AttemptServices,
+        pools: ConnectionPool,
         outbound: OutboundRequest,
         ticket: Ticket,
         inbox: AttemptInbox,
@@ -96,7 +76,7 @@ class Attempt:
 
         `commented`: the client has comments of the gateway. `paused`: it does not read.
         """
-        self._services = services
+        self._pools = pools
         self._outbound = outbound
         self._inbox = inbox
         self.state = AttemptState.DIALLING
@@ -195,14 +175,13 @@ class Attempt:
 
     def begin(self, *, fresh: bool = False) -> None:
         """Send the request to the ticket's worker. Use an idle connection if there is one, unless `fresh` is set."""
-        services = self._services
-        endpoint = self.ticket.candidate.endpoint.endpoint
-        connection = None if fresh or self._outbound.upgrade else services.pools.take(endpoint)
+        pools, endpoint = self._pools, self.ticket.candidate.endpoint.endpoint
+        connection = None if fresh or self._outbound.upgrade else pools.take(endpoint)
         if connection is not None:
             self._send(connection)
             return
-        self.since_s = services.time()
-        self._dial = services.pools.dial(endpoint, self)
+        self.since_s = pools.loop.time()
+        self._dial = pools.dial(endpoint, self)
 
     def _begin_again(self, event: AttemptEvent, *, fresh: bool = False) -> None:
         self._take(event)
@@ -226,21 +205,12 @@ class Attempt:
             self._take(AttemptEvent.UNREACHABLE, f"cannot connect: {reason}")
 
     def _send(self, connection: UpstreamConnection) -> None:
-        services, outbound, candidate = self._services, self._outbound, self.ticket.candidate
+        pools, outbound, candidate = self._pools, self._outbound, self.ticket.candidate
         self.connection = connection
         self.response = None
-        now_s = services.time()
+        now_s = pools.loop.time()
         rank = candidate.endpoint.ranks.sent(candidate.rank, self._rank_form)
-        keys = services.worker_keys
-        head, body, self.usage_frame = outbound.written(
-            self.ticket,
-            now_s,
-            rank,
-            plain=self._collects,
-            authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
-            scheme=services.scheme,
-            via=services.via,
-        )
+        head, body, self.usage_frame = outbound.written(self.ticket, now_s, rank, pools, plain=self._collects)
         plan = outbound.plan
         limit_s = None if plan is None else plan.sent_limit_s(self.ticket, now_s)
         if limit_s is not None:
@@ -271,10 +241,10 @@ class Attempt:
                 self._take(AttemptEvent.ERROR_CUT)
             else:
                 self._take(AttemptEvent.SERVER_ERROR)
-                self._timer = self._services.loop.call_later(ERROR_BODY_S, self._due)
+                self._timer = self._pools.loop.call_later(ERROR_BODY_S, self._due)
         elif status >= 400 and self._depends and status < 500:
             self._take(AttemptEvent.DOUBTED)
-        elif status in _BAD_REQUEST and (self._has_other_form() or self._unasks()):
+        elif status in _BAD_REQUEST and self._takes_back():
             self._begin_again(AttemptEvent.AGAIN)
         elif status == 404 and self.ticket.request.model is not None and not response.events:
             self._take(AttemptEvent.MISSING)
@@ -283,26 +253,25 @@ class Attempt:
         elif status == 101:
             self._take(AttemptEvent.INVALID, "unexpected 101")
 
-    def _has_other_form(self) -> bool:
-        """Choose another form of the rank, or none at all: it may be what the worker refuses.
+    def _takes_back(self) -> bool:
+        """Take an addition of the gateway back, which may be what the worker refuses. Return False if none is left.
 
-        Return False if no form is left to try; a further attempt would use the first one.
+        The rank may be given in another form, or not at all; a further attempt would use the first form. An old vLLM
+        refuses the question for usage.
         """
-        candidate = self.ticket.candidate
-        if candidate.rank is None:
+        candidate, usage_frame = self.ticket.candidate, self.usage_frame
+        if candidate.rank is not None:
+            if self._other_forms is None:
+                self._other_forms = candidate.endpoint.ranks.other_forms()
+            form = next(self._other_forms, None)
+            self._rank_form = form or candidate.endpoint.ranks.form
+            if form is not None:
+                return True
+        if usage_frame is None or not usage_frame.asked_for:
             return False
-        if self._other_forms is None:
-            self._other_forms = candidate.endpoint.ranks.other_forms()
-        form = next(self._other_forms, None)
-        self._rank_form = form or candidate.endpoint.ranks.form
-        return form is not None
-
-    def _unasks(self) -> bool:
-        """Drop the question for usage, if the request has it: it may be what the worker, an old vLLM, refuses."""
-        asked = self.usage_frame is not None and self.usage_frame.asked_for
-        if asked and self._outbound.rewrites is not None:
-            self._outbound.rewrites.unask(self.ticket.candidate.endpoint)
-        return asked
+        if self._outbound.rewrites is not None:
+            self._outbound.rewrites.unask(candidate.endpoint)
+        return True
 
     def response_read(self, data: bytes) -> None:
         opening, connection, response = self._opening, self.connection, self.response
@@ -320,7 +289,7 @@ class Attempt:
             self._take(event)
             if self._timer is None and self.state is AttemptState.HELD:
                 hold_s = PREAMBLE_S if event is AttemptEvent.PREAMBLE else BODY_S
-                self._timer = self._services.loop.call_later(hold_s, self._due)
+                self._timer = self._pools.loop.call_later(hold_s, self._due)
             return
         self._take(event, opening.reason)
 
@@ -332,56 +301,41 @@ class Attempt:
             elif isinstance(self._timer, LastLook):
                 self._take(AttemptEvent.ERROR_CUT)
             else:
-                self._timer = LastLook(self._services.loop, self._due)
+                self._timer = LastLook(self._pools.loop, self._due)
         except Exception:
             self.crashed()
 
-    def take_opening(self) -> bytes:
-        """Return the bytes of the answer that were kept back, with their framing; empty after comments."""
+    def pass_to(self, relay: Relay) -> bytes:
+        """Let `relay` have the rest of the answer. Return what was kept back, framed; empty after comments."""
+        self._relay = relay
         opening, self._opening = self._opening, None
         return b"" if opening is None else opening.take()
-
-    def relay_to(self, relay: Relay) -> None:
-        """Let `relay` have the rest of the answer."""
-        self._relay = relay
 
     def judge(self, data: bytes) -> AnswerFault:
         """Return the fault of an answer as far as it has come, with the read `data`. Few reads are looked at."""
         end, response, connection = self._end, self.response, self.connection
         if end is None or response is None or connection is None or response.status != 200:
             return _NO_FAULT
-        complete, relay = connection.complete, self._relay
-        if not response.events:
-            if not complete or (self.state >= _BEGUN and response.until_close):
-                return _NO_FAULT
-            return end.of_body(self.content if relay is None else relay.recent())
-        ended = complete and response.length is None
-        if not ended and not end.suspects(data):
-            return _NO_FAULT
-        return end.of_stream(self.content if relay is None else relay.recent(), ended)
+        return end.judge(data, self._recent, response, complete=connection.complete, begun=self.state >= _BEGUN)
+
+    def _recent(self) -> bytes:
+        return self.content if self._relay is None else self._relay.recent()
 
     def answer_broken(self, fault: AnswerFault) -> None:
         """Fail: the worker has aborted the request, or its stream has no end."""
-        if self.state is _BEGUN:
-            self._take(AttemptEvent.LOST, REASONS[fault])
-        else:
-            cut = fault is AnswerFault.CUT
-            self._take(AttemptEvent.INVALID if cut else AttemptEvent.ABORTED, REASONS[fault])
+        cut = AttemptEvent.INVALID if fault is AnswerFault.CUT else AttemptEvent.ABORTED
+        self._take(AttemptEvent.LOST if self.state is _BEGUN else cut, REASONS[fault])
 
     def response_ended(self) -> None:
         response, state = self.response, self.state
         assert response is not None
-        if state is AttemptState.ERROR_BODY:
-            if response.status == 500 and shuts_down(self.content):
-                self._take(AttemptEvent.STOPPING, "HTTP 500: it shuts down")
-            else:
-                self._take(AttemptEvent.END)
+        if state is AttemptState.ERROR_BODY and response.status == 500 and shuts_down(self.content):
+            self._take(AttemptEvent.STOPPING, "HTTP 500: it shuts down")
         elif state is AttemptState.SENT and response.events and response.status == 200 and not response.bodiless:
             self._take(AttemptEvent.INVALID, "the stream ended without an event")
         elif (
             state is AttemptState.NOT_FOUND
             and self.ticket.candidate.endpoint.models_known
-            and len(self.content) <= NOT_FOUND_BYTES
             and denies_model(self.content)
         ):
             self._take(AttemptEvent.NO_MODEL, "HTTP 404: it does not serve the model")
@@ -397,8 +351,8 @@ class Attempt:
             self._take(AttemptEvent.INVALID, reason)
         elif connection.reused and connection.silent and self.state is AttemptState.SENT:
             # The worker closed the idle connection. That is no sign of a failure, so it does not count as an attempt.
-            late = self._services.time() - self.since_s > STALE_S
-            self._services.redials.add()
+            late = self._pools.loop.time() - self.since_s > STALE_S
+            self._pools.redials.add()
             self._begin_again(AttemptEvent.STALE_LATE if late else AttemptEvent.STALE, fresh=True)
         else:
             self._take(AttemptEvent.LOST, reason)
@@ -408,10 +362,6 @@ class Attempt:
         self._inbox.post(Outcome.CRASHED, self)
 
     # calls from the request
-
-    @property
-    def point_if_given_up(self) -> FailurePoint:
-        return FailurePoint.SENT if self.sent else FailurePoint.CONNECT
 
     def comment(self) -> None:
         """Keep only the answer's content back: the client has got comments, and a head, from the gateway."""

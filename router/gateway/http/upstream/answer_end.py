@@ -10,6 +10,7 @@ JSON can (the input of a tool, the schema of a function), so objects that may ho
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -17,6 +18,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
+from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.http.upstream.sse import EVENT_END, StreamError, data_of, judge_event
 
 RECENT_BYTES = 8_192
@@ -71,6 +73,19 @@ class AnswerEnd:
 
     The `recent` bytes of a stream are its last `RECENT_BYTES` or more, without framing, or all of it.
     """
+
+    def judge(
+        self, data: bytes, recent: Callable[[], bytes], response: ResponseHead, *, complete: bool, begun: bool
+    ) -> AnswerFault:
+        """Judge an answer with status 200 as far as it has come, with the read `data`.
+
+        `complete`: HTTP has ended it. `begun`: part of it has been passed on.
+        """
+        if not response.events:
+            whole = complete and not (begun and response.until_close)
+            return self.of_body(recent()) if whole else _NONE
+        ended = complete and response.length is None
+        return self.of_stream(recent(), ended) if ended or self.suspects(data) else _NONE
 
     def suspects(self, data: bytes) -> bool:
         """Return whether a read of a stream may end it, so that it must be judged before the read is passed on."""

@@ -13,7 +13,9 @@ from backends.keep_alive import keep_alive
 from backends.worker import Endpoint
 from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.response_head import RepeatedResponse
+from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.http.write_coalescer import WriteCoalescer
+from router.metrics.instruments import Counter
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -33,10 +35,11 @@ UPSTREAM_HEAD_S = 10.0
 
 
 class ConnectionPool:
-    """Idle connections by endpoint. The last used one is taken first, since its worker is least likely to close it.
+    """The way to the workers: idle connections by endpoint, and what every request to a worker needs.
 
-    A connection is closed after `idle_s` without a request. That must be less than the worker's keep-alive time
-    (vLLM: 5 s). Otherwise the worker may close the connection while a request is on its way.
+    The last used connection is taken first, since its worker is least likely to close it. A connection is closed after
+    `idle_s` without a request. That must be less than the worker's keep-alive time (vLLM: 5 s). Otherwise the worker
+    may close the connection while a request is on its way.
     """
 
     def __init__(
@@ -45,13 +48,22 @@ class ConnectionPool:
         outbox: WriteCoalescer,
         idle_s: float,
         max_head_bytes: int,
-        tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
+        tls_for: Callable[[Endpoint], ssl.SSLContext | None],
+        redials: Counter,
+        keys: WorkerKeys | None,
+        scheme: bytes,
+        via: bytes,
     ) -> None:
+        """`scheme` is that of the clients' URLs, and `via` the gateway's line in each request."""
         self.on_refusal: Callable[[Endpoint], None] | None = None
         """Called when an endpoint refuses a connection."""
         self.outbox = outbox
         self.head_s = UPSTREAM_HEAD_S
-        self._loop = loop
+        self.redials = redials
+        self.keys = keys
+        self.scheme = scheme
+        self.via = via
+        self.loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes
         self._tls_for = tls_for
@@ -61,7 +73,7 @@ class ConnectionPool:
 
     def take(self, endpoint: Endpoint) -> UpstreamConnection | None:
         idle = self._idle.get(endpoint)
-        oldest_s = self._loop.time() - self._idle_s
+        oldest_s = self.loop.time() - self._idle_s
         while idle:
             connection = idle.pop()
             if connection.usable and connection.idle_since_s > oldest_s:
@@ -72,14 +84,14 @@ class ConnectionPool:
 
     def dial(self, endpoint: Endpoint, dialler: Dialler) -> asyncio.Task[None]:
         """Open a connection. Exactly one method of `dialler` is called unless the task is cancelled."""
-        return self._loop.create_task(self._dial(endpoint, dialler))
+        return self.loop.create_task(self._dial(endpoint, dialler))
 
     async def _dial(self, endpoint: Endpoint, dialler: Dialler) -> None:
         try:
             try:
                 tls = self._tls_for(endpoint)
-                transport, connection = await self._loop.create_connection(
-                    lambda: UpstreamConnection(self, endpoint, self._loop, self._max_head_bytes),
+                transport, connection = await self.loop.create_connection(
+                    lambda: UpstreamConnection(self, endpoint, self.loop, self._max_head_bytes),
                     endpoint.host,
                     endpoint.port,
                     ssl=tls,
@@ -101,7 +113,7 @@ class ConnectionPool:
         # only here, after the dial: a cancelled dial closes its transport without a call to the protocol
         if connection.usable:
             self._open.add(connection)
-            connection.connected_s = self._loop.time()
+            connection.connected_s = self.loop.time()
             dialler.dialled(connection)
         else:
             dialler.dial_failed("the worker closed the connection at once", own_shortage=False)
@@ -116,7 +128,7 @@ class ConnectionPool:
             idle.remove(connection)
 
     def put(self, connection: UpstreamConnection) -> None:
-        connection.idle_since_s = self._loop.time()
+        connection.idle_since_s = self.loop.time()
         self._idle.setdefault(connection.endpoint, []).append(connection)
 
     def sweep(self, now_s: float) -> None:
