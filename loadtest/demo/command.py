@@ -15,7 +15,6 @@ BASELINE = "round_robin"
 DEFAULT = "marginal_cost"
 REPEATABLE = ("policy", "hold", "lanes", "workers", "profile", "time_scale", "conversations", "seed")
 """The flags that change the result."""
-_FEWEST_WITH_ROLES = 2
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,8 +23,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="compare prefix routing with round robin on embedded workers",
         description="Start embedded workers and the gateway as real processes. Play multi-turn conversations about "
         "Python source files through round robin and through the default policy. Print the savings of prefix routing, "
-        "and end all processes. The demo takes about two minutes. With --handover it compares workers that do "
-        "everything with prefill and decode workers.",
+        "and end all processes. The demo takes about two minutes.",
     )
     policies = policy_names()
     parser.add_argument(
@@ -52,12 +50,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--plot", type=_writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
     )
-    parser.add_argument(
-        "--handover",
-        action="store_true",
-        help="play uploads beside chats, with each request on one worker and with prefill and decode workers, and "
-        "print what that brought and what not",
-    )
     parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in REPEATABLE})
 
 
@@ -70,24 +62,11 @@ def _writable(text: str) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return 0 if no request failed."""
-    wrong = _wrong(args)
-    if wrong is not None:
-        sys.stderr.write(f"warmroute demo: {wrong}\n")
-        return 2
     # Late imports: other commands' help must load no HTTP client.
-    from loadtest.demo import compare, handover
+    from loadtest.demo import compare, plot
     from loadtest.fleet.process import exit_code
 
-    return exit_code("warmroute demo", lambda: (handover if args.handover else compare).compare(args))
-
-
-def _wrong(args: argparse.Namespace) -> str | None:
-    from loadtest.demo import plot
-
-    if args.handover:
-        for flag, given in (("--policy", args.policy != DEFAULT), ("--plot", args.plot)):
-            if given:
-                return f"{flag} does not go with --handover"
-        if args.workers < _FEWEST_WITH_ROLES:
-            return f"--handover needs --workers {_FEWEST_WITH_ROLES} or more"
-    return None if args.plot is None or plot.available() else plot.MISSING
+    if args.plot is not None and not plot.available():
+        sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
+        return 2
+    return exit_code("warmroute demo", lambda: compare.compare(args))

@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
+import uvloop
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadtest.demo import plot
 from loadtest.demo.command import BASELINE
-from loadtest.demo.run import Setting, played, show_errors, wrappers
+from loadtest.drive.conversations import play
 from loadtest.drive.seen import Seen
+from loadtest.fleet.embedded import running
 from loadtest.report.summary import summarise
 from loadtest.report.table import print_rows, write_json
-from loadtest.workload.conversations import Shape, generate
+from loadtest.workload.conversations import Conversation, Shape, generate
 from policies.spec import WRAPPERS
+
+SHOWN_ERRORS = 5
 
 
 def compare(args: argparse.Namespace) -> int:
     """Run both policies and print the table; return 0 if no request failed."""
-    console = Console()
-    setting = Setting.of(args, Shape(conversations=args.conversations))
-    console.print(f"{setting.title()} about Python's own sources")
-    conversations = generate(setting.shape, setting.seed)
+    console, shape = Console(), Shape(conversations=args.conversations)
+    title = (
+        f"{args.workers} embedded workers modelling {args.profile}, step times x {args.time_scale:g}; "
+        f"{shape.conversations} conversations of {shape.turns} turns"
+    )
+    console.print(f"{title} about Python's own sources")
+    conversations = generate(shape, args.seed)
     rows = []
-    everything: list[Seen] = []
+    errors: set[str] = set()
     for policy in dict.fromkeys((BASELINE, args.policy)):
-        flags = wrappers(args) if policy == args.policy else ()
-        (seen,), _ = played(console, setting, policy, policy, [conversations], serve_flags=flags)
+        seen = _played(console, args, policy, conversations)
         rows.append(summarise(policy, seen))
-        everything += seen
+        errors |= {each.error for each in seen if each.error is not None}
     print_rows(console, "prefix routing against round robin, as the clients saw it", rows)
     if args.json:
         write_json(args.json, rows)
     if args.plot:
-        plot.draw(args.plot, rows, setting.title(), repeating(args))
-    return show_errors(console, everything)
+        plot.draw(args.plot, rows, title, repeating(args))
+    for error in sorted(errors)[:SHOWN_ERRORS]:
+        console.print(f"[red]failed:[/red] {error}")
+    return 1 if errors else 0
+
+
+def _played(
+    console: Console, args: argparse.Namespace, policy: str, conversations: Sequence[Conversation]
+) -> list[Seen]:
+    """Play the conversations through a fresh fleet."""
+    columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    worker_flags = ["--profile", args.profile, "--time-scale", str(args.time_scale)]
+    serve_flags = _wrappers(args) if policy == args.policy else ()
+    with running(args.workers, policy, worker_flags, serve_flags) as fleet, Progress(*columns, console=console) as bar:
+        model = fleet.wait_until_ready()
+        task = bar.add_task(policy, total=sum(len(one.turns) for one in conversations))
+        return uvloop.run(play(fleet.public_url, model, conversations, lambda seen: bar.advance(task)))
+
+
+def _wrappers(args: argparse.Namespace) -> list[str]:
+    """Return the flags of ``warmroute serve`` for the wrappers of the compared policy."""
+    given = {name: getattr(args, name) for name in WRAPPERS}
+    return [f"--{name}" if on else f"--no-{name}" for name, on in given.items() if on is not None]
 
 
 def repeating(args: argparse.Namespace) -> str:
     """Return the command that draws the chart again, without folders and default values."""
     changed = [(name, getattr(args, name)) for name, default in args.defaults.items() if getattr(args, name) != default]
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed if name not in WRAPPERS]
-    return " ".join(["warmroute demo", *flags, *wrappers(args), f"--plot {args.plot.name}"])
+    return " ".join(["warmroute demo", *flags, *_wrappers(args), f"--plot {args.plot.name}"])

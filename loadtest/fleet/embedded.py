@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -51,16 +50,12 @@ def running(
     policy: str,
     worker_flags: Sequence[str] = (),
     serve_flags: Sequence[str] = (),
-    roles: Sequence[str] = (),
 ) -> Iterator[Running]:
-    """Run `workers` embedded workers with a gateway in front of them, all on free loopback ports.
-
-    `roles` are those of all workers, or empty.
-    """
+    """Run `workers` embedded workers with a gateway in front of them, all on free loopback ports."""
     with ExitStack() as stack:
         found = start_workers(stack, [[*_ANY_PORT, "--seed", str(seed), *worker_flags] for seed in range(workers)])
         urls = tuple(url for url, _ in found)
-        flags = _with_roles(urls, roles) if roles else [flag for url in urls for flag in ("--worker", url)]
+        flags = [flag for url in urls for flag in ("--worker", url)]
         gateway, public_url, admin_url = start_gateway(stack, ["--policy", policy, *flags, *serve_flags])
         yield Running(public_url, admin_url, urls, gateway, tuple(process for _, process in found))
 
@@ -98,8 +93,3 @@ def start_gateway(stack: ExitStack, flags: Sequence[str]) -> tuple[Process, str,
     gateway = started(stack, warmroute("serve", *_ANY_PORT, "--admin-port", "0", *flags), "warmroute serve")
     public_url = gateway.wait_for(rf"public port.*{URL}")[1]
     return gateway, public_url, gateway.wait_for(rf"admin port.*{URL}")[1]
-
-
-def _with_roles(urls: Sequence[str], roles: Sequence[str]) -> list[str]:
-    workers = [{"url": url, "role": role} for url, role in zip(urls, roles, strict=True)]
-    return ["--set", f"workers={json.dumps(workers)}"]

@@ -55,10 +55,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings that all cells of a sweep share. A sensitivity run varies `models`.
-
-    With `handover` the workers have roles.
-    """
+    """The settings that all cells of a sweep share. With `handover` the workers have roles."""
 
     fleet: Fleet
     slo: Slo

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from loadtest.lab.comparison import MARGIN, Standing, standings
 from loadtest.lab.saturation import Saturation
@@ -37,17 +36,6 @@ MEASURES = (
     Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
     Measure("handed_over_share", "handed over, share", lambda one: one.measures.all.handed_over_share, ".3f", None),
 )
-RANKED_BY = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "goodput_per_s"))
-"""The measures of a sensitivity run. Goodput is taken per second, not as a share of calls. If clients wait for answers
-before they ask again, a slow rule receives fewer calls, and may serve a larger share of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """The results of the same cells with one parameter of the models changed."""
-
-    variant: str
-    results: Sequence[Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,6 @@ class Findings:
     saturation: Saturation
     round_robin: Saturation | None
     results: Sequence[Result]
-    doubts: Sequence[Doubt] = ()
 
     @property
     def policies(self) -> Sequence[str]:
@@ -75,20 +62,13 @@ class Findings:
         handover = self.study.setting.handover is not None
         return [one for one in MEASURES if handover or one.name != "handed_over_share"]
 
-    def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:
+    def at(self, policy: str, load: float) -> list[Result]:
         """Return one rule's results at one load, by seed."""
-        among = self.results if results is None else results
-        return [one for one in among if one.cell["policy"] == policy and one.cell["load"] == load]
+        return [one for one in self.results if one.cell["policy"] == policy and one.cell["load"] == load]
 
     def standings(self, measure: Measure, load: float) -> list[Standing]:
         values = {policy: [measure.of(one) for one in self.at(policy, load)] for policy in self.policies}
         return standings(values, higher_is_better=bool(measure.higher_is_better))
-
-    def ranking(self, measure: Measure, load: float, results: Sequence[Result]) -> list[str]:
-        """Return the rules, best mean first."""
-        sign = -1.0 if measure.higher_is_better else 1.0
-        means = {one: fmean(map(measure.of, self.at(one, load, results))) for one in self.policies}
-        return sorted(self.policies, key=lambda policy: sign * means[policy])
 
     def kinds(self) -> list[str]:
         """Return the kinds of calls; empty if there is only one."""
@@ -118,9 +98,3 @@ def figure(standing: Standing, form: str) -> str:
     """Format a mean with its interval and its mark."""
     half = "" if standing.half is None else f" ±{standing.half:{form}}"
     return f"{standing.mean:{form}}{half}{MARKS[verdict(standing)]}"
-
-
-def swapped(usual: Sequence[str], order: Sequence[str]) -> int:
-    """Count the pairs whose order differs (Kendall's distance)."""
-    place = {policy: number for number, policy in enumerate(order)}
-    return sum(place[first] > place[second] for number, first in enumerate(usual) for second in usual[number + 1 :])

@@ -14,7 +14,7 @@ from typing import Any
 from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
-from loadtest.lab.models import Models, default, flag
+from loadtest.lab.models import Models, flag
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from policies.registry import PolicyError, build_policy, policy_names
@@ -44,9 +44,6 @@ def register(parser: argparse.ArgumentParser) -> None:
             "--seeds": "number of seeds (default 10)",
             "--window-s": "seconds of the trace per seed (default 1200)",
         },
-    )
-    parser.add_argument(
-        "--sensitivity", action="store_true", help="also repeat every cell with each model parameter changed"
     )
     parser.add_argument(
         "--no-round-robin",
@@ -88,13 +85,13 @@ def _register_handover(parser: argparse.ArgumentParser) -> None:
 def _register_models(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models", "what is modelled beside the engine's steps")
     for one in fields(Models):
-        value = default(one)
+        value: Any = one.default
         text = f"{one.metadata['help']} (default {'the profile' + chr(39) + 's' if value is None else value})"
         if isinstance(value, bool):
             group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
         else:
             metavar = one.metadata["metavar"]
-            kind = above_zero if one.name in ("scrape_s", "timeout_s") else _KINDS[metavar]
+            kind = above_zero if one.name == "timeout_s" else _KINDS[metavar]
             group.add_argument(flag(one), type=kind, default=value, metavar=metavar, help=text)
 
 
@@ -136,8 +133,6 @@ def problem(args: argparse.Namespace) -> str | None:
             return f"{alone} needs --roles, as in --roles prefill=2,decode=2"
     elif sum(args.roles.values()) > args.workers:
         return f"--roles names {sum(args.roles.values())} workers, and --workers is {args.workers}; name fewer"
-    if args.sensitivity and len(args.policy) < 2:
-        return "--sensitivity shows how rankings change, and one rule has none; name more in --policy"
     return None
 
 

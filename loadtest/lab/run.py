@@ -1,18 +1,16 @@
-"""The command: saturation, the cells, the sensitivity run, and the files."""
+"""The command: saturation, the cells, and the files."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from backends.engine.profile import load_profile
 from loadtest.lab import flags
-from loadtest.lab.cell import Setting
-from loadtest.lab.findings import Doubt, Findings
+from loadtest.lab.findings import Findings
 from loadtest.lab.progress import watched
 from loadtest.lab.report import output, tables
 from loadtest.lab.run_cell import RuleFailed
@@ -77,12 +75,10 @@ def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
     """Return an error if the cache has no space for two blocks. vLLM never uses one, so a cache needs at least two."""
     kv_tokens = args.kv_tokens or load_profile(args.profile).kv_tokens
     block_tokens = args.block_tokens or trace_block_tokens
-    least = kv_tokens // 2 if args.sensitivity else kv_tokens
-    if least >= 2 * block_tokens:
+    if kv_tokens >= 2 * block_tokens:
         return None
-    halved = ", halved by --sensitivity," if args.sensitivity else ""
     return (
-        f"a KV cache of {kv_tokens} tokens{halved} has no room for two blocks of {block_tokens}; take more --kv-tokens"
+        f"a KV cache of {kv_tokens} tokens has no room for two blocks of {block_tokens}; take more --kv-tokens"
         " or smaller --block-tokens"
     )
 
@@ -93,21 +89,4 @@ def _find(args: argparse.Namespace, console: Console, store: Store) -> Findings:
     with watched(console, store, args.jobs) as sweep:
         ours, theirs = sweep.saturations(study)
         results = sweep.results("cells", study.cells(ours))
-        variants = _variants(study) if args.sensitivity else []
-        doubts = [Doubt(name, sweep.results(name, study.cells(ours, setting))) for name, setting in variants]
-    return Findings(study, ours, theirs, results, doubts)
-
-
-def _variants(study: Study) -> list[tuple[str, Setting]]:
-    """Return the settings with one parameter of the models changed, by name."""
-    profile = load_profile(study.setting.fleet.profile)
-    sizes = {name: getattr(profile, one) for name, one in _SIZES.items()}
-    return [
-        (name, replace(study.setting, models=models))
-        for name, models in study.setting.models.variants(sizes)
-        if models.warm_up_s < study.setting.window_s
-    ]
-
-
-_SIZES = {"chunk_tokens": "max_num_batched_tokens", "max_num_seqs": "max_num_seqs", "kv_tokens": "kv_tokens"}
-"""Sizes of the models, by the profile's own names."""
+    return Findings(study, ours, theirs, results)

@@ -1,4 +1,4 @@
-"""One run of a cell: a fleet, its routers and clients on virtual time, from the first call to the last token."""
+"""One run of a cell: a fleet, its router and clients on virtual time, from the first call to the last token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from loadtest.lab.policies import parse_policy
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
-from loadtest.sim.late_ledger import late_ledgers
 from loadtest.sim.sessions import Session, sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
@@ -66,7 +65,7 @@ class _Counts:
 
 
 class Stage:
-    """A cell's fleet, routers and clients on virtual time."""
+    """A cell's fleet, router and clients on virtual time."""
 
     def __init__(self, cell: Cell, profile: Profile, length_s: float) -> None:
         models = cell.setting.models
@@ -83,49 +82,32 @@ class Stage:
             )
             for number, speed in enumerate(speeds(cell))
         ]
-        self._routers = self._gateways(cell)
+        self._gateway = self._routed(cell)
         self._clients = Clients(
             self._time,
-            self._routers,
+            self._gateway,
             models.network_s,
             arrival_s=models.tokenise_s + models.network_s,
             until_s=length_s,
         )
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 
-    def _gateways(self, cell: Cell) -> list[SimulatedGateway]:
-        models = cell.setting.models
-        delays = Delays(
-            models.network_s,
-            models.network_s,
-            models.kv_late_s,
-            models.scrape_s,
-            models.kv_lost_share,
-            models.kv_replay,
-        )
-        own_delay_s = models.reservation_delay_s
-        ledgers = late_ledgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s, own_delay_s)
-        shared = models.replicas > 1 or own_delay_s > 0.0
+    def _routed(self, cell: Cell) -> SimulatedGateway:
+        models, handover = cell.setting.models, cell.setting.handover
         spec = parse_policy(cell.policy)
-        handover = cell.setting.handover
-        network = None if handover is None else handover.network(self._time)
-        return [
-            SimulatedGateway(
-                self._time,
-                self._workers,
-                ResidencyMap(),
-                build_policy(spec, random.Random(f"policy {cell.seed} {number}")),
-                spec,
-                delays=delays,
-                usage_share=models.usage_share,
-                ledger=ledgers[number] if shared else None,
-                handover=handover,
-                network=network,
-                more=self._more,
-                seed=cell.seed * 1_000 + number,
-            )
-            for number in range(models.replicas)
-        ]
+        return SimulatedGateway(
+            self._time,
+            self._workers,
+            ResidencyMap(),
+            build_policy(spec, random.Random(f"policy {cell.seed} 0")),
+            spec,
+            delays=Delays(models.kv_late_s, models.kv_lost_share, models.kv_replay),
+            usage_share=models.usage_share,
+            handover=handover,
+            network=None if handover is None else handover.network(self._time),
+            more=self._more,
+            seed=cell.seed * 1_000,
+        )
 
     def _more(self) -> bool:
         return self._time.now_s < self._length_s or self._clients.waiting
@@ -143,12 +125,9 @@ class Stage:
         Raises:
             RuleFailed: it has not.
         """
-        for gateway in self._routers:
-            figures = gateway.statistics()
-            if figures["last_error"] is not None:
-                raise RuleFailed(
-                    f"policy {figures['policy']} failed: {figures['last_error']}; correct it, or leave it out"
-                )
+        figures = self._gateway.statistics()
+        if figures["last_error"] is not None:
+            raise RuleFailed(f"policy {figures['policy']} failed: {figures['last_error']}; correct it, or leave it out")
 
     def _warm(self) -> None:
         self._before = self._counts()

@@ -38,10 +38,10 @@ class Study:
         except SaturationError:  # prefilling long contexts again at every turn is too slow even for an idle fleet
             return one, None
 
-    def cells(self, one: Saturation, setting: Setting | None = None) -> list[Cell]:
+    def cells(self, one: Saturation) -> list[Cell]:
         """Return every cell. Cells of one plan are neighbours, so that each plan is drawn once."""
         return [
-            Cell(self.trace, policy, one.rate * load, seed, setting or self.setting, load)
+            Cell(self.trace, policy, one.rate * load, seed, self.setting, load)
             for seed in range(self.first_seed, self.first_seed + self.seeds)
             for load in self.loads
             for policy in self.policies

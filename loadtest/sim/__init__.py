@@ -2,6 +2,6 @@
 
 `virtual_time.VirtualTime` is the clock, `sessions.Session` the requests of one client, and `worker.EngineWorker` one
 engine on that clock. `gateway.SimulatedGateway` is the real Dispatcher and Fleet; `clients.Clients` send their
-sessions through it, and `calls` carries each call. `lab.run_cell` connects them. `late_ledger` delays the load that
-routers on several hosts see of each other. Nothing here reads a clock or opens a socket.
+sessions through it, and `calls` carries each call. `lab.run_cell` connects them. Nothing here reads a
+clock or opens a socket.
 """

@@ -3,60 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from backends.engine.engine import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from loadtest.sim.answers import Answer
 from loadtest.sim.gateway import Placed
 from loadtest.sim.handover import Transfer
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.sessions import Asked
+from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from router.placement.handover.links import Transfer as PricedTransfer
 from router.placement.request import Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Call `number` of a session, and the time at which its client sent it."""
+
+    session: Session
+    number: int
+    at_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.session.id}/{self.number}"
+
+    @property
+    def call(self) -> Asked:
+        return self.session.calls[self.number]
+
+
 class PlacedCall:
     """Carries one placed call, and reports its progress to the gateway's dispatcher.
 
-    `sent_s` is the time at which the client sent the call, `request_s` the delay to the worker. `ended` gets the
-    outcome, once.
+    `request_s` is the delay to the worker. `ended` gets the outcome, once.
     """
 
     __slots__ = (
-        "_answer", "_call", "_dispatcher", "_ended", "_name", "_over", "_placed", "_progress", "_request_s", "_sent_s",
-        "_session", "_time", "_tokens", "_ttft_s",
+        "_answer", "_call", "_dispatcher", "_ended", "_name", "_over", "_placed", "_progress", "_request_s", "_sent",
+        "_time", "_tokens", "_ttft_s",
     )  # fmt: skip
 
     def __init__(
-        self,
-        time: VirtualTime,
-        name: str,
-        session: str,
-        call: Asked,
-        placed: Placed,
-        request_s: float,
-        ended: Callable[[Outcome], None],
-        sent_s: float,
+        self, time: VirtualTime, sent: Sent, placed: Placed, request_s: float, ended: Callable[[Outcome], None]
     ) -> None:
         self._time = time
-        self._name = name
-        self._session = session
-        self._call = call
+        self._sent = sent
+        self._name = sent.name
+        self._call = call = sent.call
         self._placed = placed
         self._dispatcher = placed.gateway.dispatcher
         self._progress = placed.gateway.dispatcher.progress
         self._ended = ended
         self._request_s = request_s
-        self._sent_s = sent_s
         self._answer: Answer | None = None
         self._ttft_s: float | None = None
         self._tokens = 0
         self._over = False
         time.after(request_s, self._submit)
         if call.leaves_after_s is not None:
-            time.at(max(time.now_s, sent_s + call.leaves_after_s), self._leave)
+            time.at(max(time.now_s, sent.at_s + call.leaves_after_s), self._leave)
 
     def _submit(self) -> None:
         if self._over:
@@ -77,7 +84,7 @@ class PlacedCall:
             return
         now_s = self._time.now_s
         if self._ttft_s is None:
-            self._ttft_s = now_s - self._sent_s
+            self._ttft_s = now_s - self._sent.at_s
         self._tokens = tokens
         if tokens == 1:
             self._first_token(now_s)
@@ -119,10 +126,10 @@ class PlacedCall:
         self._ended(
             Outcome(
                 id=self._name,
-                session=self._session,
+                session=self._sent.session.id,
                 ending=ending,
                 worker=placed.worker.name,
-                sent_s=self._sent_s,
+                sent_s=self._sent.at_s,
                 ended_s=self._time.now_s,
                 ttft_s=self._ttft_s,
                 prompt_tokens=self._call.prompt_tokens,
@@ -148,13 +155,10 @@ class SharedCall(PlacedCall):
     def __init__(
         self,
         time: VirtualTime,
-        name: str,
-        session: str,
-        call: Asked,
+        sent: Sent,
         placed: Placed,
         request_s: float,
         ended: Callable[[Outcome], None],
-        sent_s: float,
         alone: Callable[[str], None],
     ) -> None:
         assert placed.prefill is not None and placed.prefill_worker is not None
@@ -164,7 +168,7 @@ class SharedCall(PlacedCall):
         self._prefill_ticket = placed.prefill
         self._priced: PricedTransfer | None = None
         self._transfer: Transfer | None = None
-        super().__init__(time, name, session, call, placed, request_s, ended, sent_s)
+        super().__init__(time, sent, placed, request_s, ended)
 
     def _submit(self) -> None:
         if self._over:

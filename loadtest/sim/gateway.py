@@ -21,24 +21,22 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
 from router.placement.held_by_worker import HeldByWorker
-from router.placement.load.shared_load import SharedLedger
 from router.placement.request import Request
 from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"
+LOAD_INTERVAL_S = 1.0
+"""Interval at which workers' load gauges are read, as in the watcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Delays of a loopback or rack network, vLLM's publisher thread and the watcher's default interval, in seconds.
+    """Delay of vLLM's publisher thread in seconds, and the share of KV event batches that get lost.
 
-    `kv_lost_share` is the share of KV event batches that get lost; with `kv_replays` the publisher sends them again.
+    With `kv_replays` the publisher sends lost batches again.
     """
 
-    request_s: float = 0.0005
-    response_s: float = 0.0005
     kv_event_s: float = 0.002
-    load_interval_s: float = 1.0
     kv_lost_share: float = 0.0
     kv_replays: bool = True
 
@@ -66,10 +64,9 @@ class SimulatedGateway:
 
     `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, it gets
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
-    Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
-    `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over the `network`. The gateway reads the workers' loads while `more` returns true; by default, while
-    any event is pending.
+    Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With
+    `handover` the workers have roles, and KV caches move over the `network`. The gateway reads the workers' loads while
+    `more` returns true; by default, while any event is pending.
     """
 
     def __init__(
@@ -83,7 +80,6 @@ class SimulatedGateway:
         delays: Delays,
         publishes_events: bool = True,
         usage_share: float = 1.0,
-        ledger: SharedLedger | None = None,
         handover: HandoverSetting | None = None,
         network: Network | None = None,
         more: Callable[[], bool] | None = None,
@@ -96,9 +92,8 @@ class SimulatedGateway:
         self._pays = handover_rule("never" if handover is None else handover.rule)
         config = None if handover is None else handover.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger, handover=config)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=config)
         self.time = time
-        self._delays = delays
         self._more = more or (lambda: bool(time.pending))
         self._workers: dict[str, EngineWorker] = {}
         published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
@@ -111,7 +106,7 @@ class SimulatedGateway:
                 worker.on_events.append(link.published)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
-        time.after(delays.load_interval_s, self._read_loads)
+        time.after(LOAD_INTERVAL_S, self._read_loads)
 
     def tells_usage(self) -> bool:
         """Return whether the answer that ends now reports its usage."""
@@ -200,7 +195,7 @@ class SimulatedGateway:
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self.time.now_s)
         if self._more():
-            self.time.after(self._delays.load_interval_s, self._read_loads)
+            self.time.after(LOAD_INTERVAL_S, self._read_loads)
 
 
 class HeldCall:

@@ -11,7 +11,6 @@ import pytest
 
 from loadtest.demo.command import register
 from loadtest.demo.compare import repeating
-from loadtest.demo.handover import verdict
 from loadtest.demo.plot import draw
 from loadtest.report.summary import Row
 from router.cli.main import main
@@ -41,28 +40,6 @@ def test_the_default_policy_beats_round_robin(tmp_path):
     assert "prefill tokens executed" in said
 
 
-@pytest.mark.slow
-@pytest.mark.measures
-def test_handovers_are_compared_with_whole_requests(tmp_path):
-    document, said = played(tmp_path / "sides.json", "--handover", "--workers", "2", "--conversations", "4")
-    without, roles = document["sides"]
-    assert (without["placement"], roles["placement"]) == ("no roles", "with roles")
-    for side in (without, roles):
-        assert (side["chats"]["requests"], side["uploads"]["requests"]) == (12, 1)
-        assert (side["chats"]["errors"], side["uploads"]["errors"]) == (0, 0)
-        assert side["gap_p99_ms"] > 0
-    assert (without["handed_over"], roles["handed_over"] > 0) == (0, True)
-    assert "with roles: 1 prefill and 1 decode workers" in said
-    assert "Shorter with prefill and decode workers: " in said and "Longer with them: " in said
-
-
-def test_a_verdict_names_what_got_better_and_worse():
-    better, worse, alike = verdict({"chats: TTFT mean, ms": 0.5, "uploads: TTFT mean, ms": 1.2, "gap p99, ms": 1.04})
-    assert better.endswith(": chats: TTFT mean (0.50 x).") and worse.endswith(": uploads: TTFT mean (1.20 x).")
-    assert alike.endswith(": gap p99 (1.04 x).")
-    assert verdict({})[0].endswith(": nothing.")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_of_it(number):
     command = [*COMMAND, "--workers", "1"]
@@ -83,9 +60,6 @@ def test_a_signal_stops_all_of_it(number):
         (["--policy", "nope"], "marginal_cost"),
         (["--json", "/no/such/folder/rows.json"], "cannot be written"),
         (["--time-scale", "nan"], "--time-scale"),
-        (["--handover", "--policy", "random"], "--policy does not go with --handover"),
-        (["--handover", "--plot", "demo.svg"], "--plot does not go with --handover"),
-        (["--handover", "--workers", "1"], "--handover needs --workers 2 or more"),
         (["--plot", "demo.svg"], "pip install 'matplotlib>=3.9'"),
     ],
 )

@@ -100,7 +100,6 @@ def test_incomplete_parameters_are_ignored(pair):
 
 CHATS = Shape(conversations=16, turns=3, pause_s=1.0, answer_tokens=64, document_chars=(2_000, 6_000))
 UPLOADS = Shape(conversations=8, turns=1, document_chars=(40_000, 90_000), shared_documents=0.0)
-"""Those of ``warmroute demo --handover``, and fewer of them."""
 
 
 async def demo(url):

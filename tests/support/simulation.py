@@ -32,6 +32,8 @@ class Setting:
     publishes_events: bool = True
     usage_share: float = 1.0
     delays: Delays = field(default_factory=Delays)
+    request_s: float = 0.0005
+    response_s: float = 0.0005
     handover: HandoverSetting | None = None
     seed: int = 0
 
@@ -47,9 +49,8 @@ class Run:
 def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
     """Play `sessions` to their end. Equal arguments give equal runs."""
     time = VirtualTime()
-    delays = setting.delays
     workers = [
-        EngineWorker(time, f"worker-{number}", spec, setting.seed + number, delays.response_s)
+        EngineWorker(time, f"worker-{number}", spec, setting.seed + number, setting.response_s)
         for number, spec in enumerate(setting.workers)
     ]
     gateway = SimulatedGateway(
@@ -58,13 +59,13 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         setting.make_residency(time),
         build_policy(setting.policy, random.Random(setting.seed)),
         setting.policy,
-        delays=delays,
+        delays=setting.delays,
         publishes_events=setting.publishes_events,
         usage_share=setting.usage_share,
         handover=setting.handover,
         network=None if setting.handover is None else setting.handover.network(time),
     )
-    clients = Clients(time, [gateway], delays.request_s)
+    clients = Clients(time, gateway, setting.request_s)
     for session in sessions:
         clients.play(session)
     time.run()

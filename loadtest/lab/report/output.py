@@ -27,7 +27,7 @@ def write(folder: Path, findings: Findings) -> None:
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """Return everything: the settings, load 1.0, every cell, the comparison of the rules, and the sensitivity cells."""
+    """Return everything: the settings, load 1.0, every cell, and the comparison of the rules."""
     return {
         "code": code_version(),
         "trace": findings.study.trace,
@@ -41,7 +41,6 @@ def as_json(findings: Findings) -> dict[str, Any]:
             for standing in findings.standings(measure, load)
         ],
         "cells": list(findings.results),
-        "sensitivity": [{"variant": doubt.variant, "cells": list(doubt.results)} for doubt in findings.doubts],
     }
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.lab.cell import Setting
-from loadtest.lab.findings import MEASURES, RANKED_BY, READING, Findings, Measure, figure, swapped
+from loadtest.lab.findings import MEASURES, READING, Findings, Measure, figure
 
 TIMES = [measure.name for measure in MEASURES].index("hit_share")
 """The number of measures that are times or follow from times; the others say how work was placed."""
@@ -78,15 +78,13 @@ def _roles(setting: Setting) -> str:
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:
-    """Yield the tables: rules by measures for each load, rules by kinds of calls, and the sensitivity run."""
+    """Yield the tables: rules by measures for each load, and rules by kinds of calls."""
     measures = findings.measures()
     for load in findings.loads:
         yield _rules(findings, load, "times", measures[:TIMES])
         yield _rules(findings, load, "placement", measures[TIMES:])
     if findings.kinds():
         yield from (_kinds(findings, load) for load in findings.loads)
-    if findings.doubts:
-        yield from (_doubts(findings, measure, load) for measure in RANKED_BY for load in findings.loads)
 
 
 def _rules(findings: Findings, load: float, what: str, measures: Sequence[Measure]) -> Sheet:
@@ -119,17 +117,3 @@ def _kind_figures(findings: Findings, policy: str, kind: str, load: float) -> It
     found = [one.measures.kinds[kind] for one in findings.at(policy, load) if kind in one.measures.kinds]
     for _, name, form in _KIND_COLUMNS:
         yield format(fmean(getattr(figures, name) for figures in found), form) if found else ""
-
-
-def _doubts(findings: Findings, measure: Measure, load: float) -> Sheet:
-    usual = findings.ranking(measure, load, findings.results)
-    rows = [("as set", " < ".join(usual), "")]
-    for doubt in findings.doubts:
-        order = findings.ranking(measure, load, doubt.results)
-        rows.append((doubt.variant, " < ".join(order), str(swapped(usual, order) or "")))
-    return Sheet(
-        f"sensitivity of {measure.title} at load {load:g}",
-        ("changed", "rules, best first", "pairs swapped"),
-        tuple(rows),
-        "by means over seeds; a swap of rules that do not differ significantly says nothing",
-    )

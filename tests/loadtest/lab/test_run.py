@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -14,7 +13,6 @@ from rich.console import Console
 from loadtest.lab import command, progress, saturation
 from loadtest.lab import study as studies
 from loadtest.lab.findings import Findings
-from loadtest.lab.models import Models
 from loadtest.lab.report import plots
 from loadtest.lab.report.tables import summary
 from loadtest.lab.sweep import SweepError
@@ -166,18 +164,6 @@ def test_other_settings_are_other_cells(copied):
     assert here.ran == 0, "nothing that is kept was taken for them"
 
 
-def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied, capsys, monkeypatch):
-    out, here = copied
-    monkeypatch.setattr(Models, "variants", lambda self, sizes: iter([("--jitter 0.1", replace(self, jitter=0.1))]))
-    here.stop_after = None
-    assert start(out, "--sensitivity") == 0
-    assert here.ran == 8
-    said = capsys.readouterr().out
-    assert "sensitivity of TTFT mean, ms at load 0.9" in said and "--jitter 0.1" in said and "lpwl <" in said
-    (doubt,) = json.loads((out / "results.json").read_bytes())["sensitivity"]
-    assert doubt["variant"] == "--jitter 0.1" and len(doubt["cells"]) == 8
-
-
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -185,11 +171,7 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
         (("--trace", "generator:nothing"), "--trace: there is no generator 'nothing'; there are"),
         (("--warm-up-s", "9"), "--warm-up-s 9 leaves nothing of --window-s 9"),
         (("--slo", "1:50"), "calls are left to measure"),
-        (
-            ("--kv-tokens", "31", "--block-tokens", "16"),
-            "a KV cache of 31 tokens has no room for two blocks of 16",
-        ),
-        (("--kv-tokens", "32", "--block-tokens", "16", "--sensitivity"), "32 tokens, halved by --sensitivity, has no"),
+        (("--kv-tokens", "31", "--block-tokens", "16"), "a KV cache of 31 tokens has no room for two blocks of 16"),
     ],
 )
 def test_an_impossible_run_is_refused_with_the_fix(tmp_path, monkeypatch, capsys, more, says):

@@ -60,7 +60,6 @@ def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
 
 
 NO_REPLAY = {"kv_lost_share": 0.02, "kv_replay": False}
-APART = {"replicas": 2, "replica_delay_s": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,6 @@ APART = {"replicas": 2, "replica_delay_s": 5.0}
         ({"speed_spread": 0.4}, {}),
         ({"jitter": 0.0}, {}),
         ({"async_scheduling": False}, {}),
-        ({"reservation_delay_s": 0.5}, {}),
-        ({"replicas": 2}, {}),
-        (APART, {"replicas": 2}),
         ({"usage_share": 0.0, **NO_REPLAY}, NO_REPLAY),
         ({"usage_share": 0.5, **NO_REPLAY}, NO_REPLAY),
     ],
@@ -87,14 +83,6 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models, usual):
     without, changed = measures(cell(models=usual, rate=2.0)), measures(cell(models=models, rate=2.0))
     assert changed.all.answered + changed.all.timed_out + changed.all.rejected == changed.all.calls > 20
     assert changed != without
-
-
-def test_scraped_load_corrects_replicas_that_do_not_share_theirs(cell):
-    often, seldom = (
-        measures(cell(models=APART | {"scrape_s": scrape_s}, policy="marginal_cost", rate=2.0))
-        for scrape_s in (0.1, 7.0)
-    )
-    assert often != seldom
 
 
 @pytest.mark.parametrize(("policy", "lengths_count"), [("marginal_cost", True), ("lpwl", False)])

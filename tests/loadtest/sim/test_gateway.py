@@ -19,7 +19,7 @@ def build(spec):
         time, built = VirtualTime(), build_policy(PolicySpec("lpwl"), Random(0))
         engines = [EngineWorker(time, f"w{number}", spec, number) for number in range(2)]
         gateway = SimulatedGateway(time, engines, ResidencyMap(), built, PolicySpec("lpwl"), delays=Delays())
-        return time, gateway, Clients(time, [gateway], 0.0)
+        return time, gateway, Clients(time, gateway, 0.0)
 
     return make
 
@@ -62,17 +62,6 @@ def test_edges_reach_the_dispatcher_and_loads_the_fleet(build, make_call, make_s
     assert (figures["dispatched"], figures["finished"], figures["cancelled"]) == (2, 1, 1)
     assert all(worker["running_requests"] == 0 for worker in figures["workers"].values())
     assert all(candidate.load is not None for candidate in gateway.fleet.candidates), "scraped once a second"
-
-
-def test_sessions_are_dealt_out_to_the_gateways_in_turn_and_stay(build, make_call, make_session):
-    time, first, _ = build()
-    other = build()[1]
-    clients = Clients(time, [first, other], 0.0)
-    for number in range(3):
-        clients.play(make_session(f"s{number}", *[make_call([number], [1])] * 2, start_s=0.1 * number))
-    time.run(until_s=0.9)
-    other.time.run(until_s=0.9)
-    assert [one.statistics()["dispatched"] for one in (first, other)] == [4, 1]
 
 
 class Patient:

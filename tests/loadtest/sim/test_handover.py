@@ -9,14 +9,14 @@ from loadtest.sim.handover import HandoverSetting, handover_rule
 from loadtest.sim.outcome import Ending
 from tests.support.simulation import Setting, simulate
 
-NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
+NO_DELAYS = {"delays": Delays(kv_event_s=0.0), "request_s": 0.0, "response_s": 0.0}
 ALWAYS = HandoverSetting(("prefill", "decode"), "always", tokens_per_s=1_000.0, latency_s=0.1)
 
 
 @pytest.fixture
 def play(spec):
     def run(sessions, handover=ALWAYS, workers=2, **fields):
-        return simulate(Setting((replace(spec, **fields),) * workers, delays=NO_DELAYS, handover=handover), sessions)
+        return simulate(Setting((replace(spec, **fields),) * workers, **NO_DELAYS, handover=handover), sessions)
 
     return run
 

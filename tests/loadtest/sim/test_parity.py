@@ -115,7 +115,7 @@ def record(policy, sessions, monkeypatch):
     workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
     built = build_policy(PolicySpec(policy), Random(POLICY_SEED))
     gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy), delays=Delays())
-    clients = Clients(time, [gateway], 0.0005)
+    clients = Clients(time, gateway, 0.0005)
     for session in sessions:
         clients.play(session)
     time.run()

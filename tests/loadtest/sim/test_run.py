@@ -9,7 +9,7 @@ from loadtest.sim.outcome import Ending
 from tests.support.simulated_conversations import Shape, conversations, small_workers
 from tests.support.simulation import Setting, simulate
 
-NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
+NO_DELAYS = {"delays": Delays(kv_event_s=0.0), "request_s": 0.0, "response_s": 0.0}
 SMALL = Shape(
     sessions=30,
     starts_per_s=8.0,
@@ -27,7 +27,7 @@ def test_two_turns_by_hand(spec, make_call, make_session):
     first, answer = range(8), [50, 51]
     second = [*first, *answer, 60, 61, 62]
     session = make_session("s", make_call(first, answer), make_call(second, [70], pause_s=1.0))
-    outcomes = simulate(Setting((spec,), delays=NO_DELAYS), [session]).outcomes
+    outcomes = simulate(Setting((spec,), **NO_DELAYS), [session]).outcomes
     assert [(one.ending, one.predicted_tokens, one.cached_tokens) for one in outcomes] == [
         (Ending.FINISHED, 0, 0),
         (Ending.FINISHED, 8, 8),
@@ -41,14 +41,13 @@ def test_two_turns_by_hand(spec, make_call, make_session):
 
 def test_delays_add_up(spec, make_call, make_session):
     session = make_session("s", make_call(range(8), [50]))
-    delays = Delays(request_s=0.25, response_s=0.5)
-    (outcome,) = simulate(Setting((spec,), delays=delays), [session]).outcomes
+    (outcome,) = simulate(Setting((spec,), request_s=0.25, response_s=0.5), [session]).outcomes
     assert outcome.ttft_s == pytest.approx(0.25 + 0.018 + 0.5)
 
 
 def test_a_client_that_leaves_frees_its_worker(spec, make_call, make_session):
     session = make_session("s", make_call(range(8), [50] * 20, leaves_after_s=0.021), make_call(range(9), [60]))
-    run = simulate(Setting((spec,), delays=NO_DELAYS), [session])
+    run = simulate(Setting((spec,), **NO_DELAYS), [session])
     left, after = run.outcomes
     assert (left.ending, left.output_tokens, left.ended_s) == (Ending.LEFT, 2, pytest.approx(0.021))
     assert (after.ending, after.cached_tokens) == (Ending.FINISHED, 8)
@@ -57,7 +56,7 @@ def test_a_client_that_leaves_frees_its_worker(spec, make_call, make_session):
 
 def test_a_client_that_leaves_at_once_is_never_served(spec, make_call, make_session):
     session = make_session("s", make_call(range(8), [50], leaves_after_s=0.1))
-    run = simulate(Setting((spec,), delays=Delays(request_s=0.2)), [session])
+    run = simulate(Setting((spec,), request_s=0.2), [session])
     assert [(one.ending, one.cached_tokens, one.ttft_s) for one in run.outcomes] == [(Ending.LEFT, None, None)]
     assert run.workers[0]["prompt_tokens"] == 0
 
@@ -108,6 +107,6 @@ def test_reports_can_be_withheld(spec, make_call, make_session):
     first, answer = range(6), [50, 51, 52]
     second = make_call([*first, *answer, 60, 61], [70], pause_s=1.0)
     sessions = [make_session("s", make_call(first, answer), second)]
-    setting = Setting((spec,), publishes_events=False, usage_share=0.0, delays=NO_DELAYS)
+    setting = Setting((spec,), publishes_events=False, usage_share=0.0, **NO_DELAYS)
     outcomes = simulate(setting, sessions).outcomes
     assert [(one.predicted_tokens, one.cached_tokens) for one in outcomes] == [(0, 0), (8, 8)]

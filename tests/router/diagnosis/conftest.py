@@ -50,9 +50,8 @@ class Simulated:
     def __init__(self, specs, sessions, policy, thresholds, *, events=True):
         self.thresholds = thresholds
         self.time = VirtualTime()
-        delays = Delays()
         workers = [
-            EngineWorker(self.time, f"worker-{number}", spec, number, delays.response_s, every_step=True)
+            EngineWorker(self.time, f"worker-{number}", spec, number, 0.0005, every_step=True)
             for number, spec in enumerate(specs)
         ]
         gateway = SimulatedGateway(
@@ -61,14 +60,14 @@ class Simulated:
             ResidencyMap(),
             build_policy(policy, random.Random(0)),
             policy,
-            delays=delays,
+            delays=Delays(),
             publishes_events=events,
         )
         self.measurements = Measurements(thresholds)
         gateway.dispatcher.traffic = self.measurements
         gateway.fleet.on_load.append(self.measurements.load_reported)
         _Gaps(gateway)
-        clients = Clients(self.time, [gateway], delays.request_s)
+        clients = Clients(self.time, gateway, 0.0005)
         for session in sessions:
             clients.play(session)
         self.time.run()

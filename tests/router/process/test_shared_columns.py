@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.late_ledger import late_ledgers
 from policies.view import FleetView
 from router.config.model import HealthConfig
 from router.placement.fleet.fleet import Fleet
@@ -23,11 +22,6 @@ FACTS = WorkerFacts(models=(ServedModel("m"),), caches={0: RankCache(16, 60, Tru
 
 
 @pytest.fixture
-def clock():
-    return [100.0]
-
-
-@pytest.fixture
 def candidates():
     fleet = Fleet(HealthConfig(), ResidencyMap())
     for port in range(1, WORKERS + 1):
@@ -36,12 +30,8 @@ def candidates():
     return fleet.candidate_set("m").ready
 
 
-@pytest.fixture(params=["shared memory", "late by half a second", "own late, too"])
-def processes(request, clock):
-    if request.param != "shared memory":
-        own_delay_s = 0.2 if request.param == "own late, too" else 0.0
-        yield [WorkerLoads(one) for one in late_ledgers(PROCESSES, 0.5, lambda: clock[0], own_delay_s)]
-        return
+@pytest.fixture
+def processes():
     table = make_table(PROCESSES)
     ledgers = [Ledger(table, PROCESSES, number) for number in range(PROCESSES)]
     yield [WorkerLoads(ledger) for ledger in ledgers]
@@ -59,14 +49,14 @@ def taught(loads, candidate, rng, now_s):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_arrays_and_views_agree_on_the_load_of_all_processes(candidates, processes, clock, seed):
+def test_arrays_and_views_agree_on_the_load_of_all_processes(candidates, processes, seed):
     rng = random.Random(seed)
-    now_s, open_ = clock[0], []
+    now_s, open_ = 100.0, []
     for loads in processes:
         for candidate in candidates[: WORKERS // 2]:
             taught(loads, candidate, rng, now_s)
     for _ in range(600):
-        clock[0] = now_s = now_s + rng.random()
+        now_s = now_s + rng.random()
         loads = rng.choice(processes)
         if open_ and rng.random() < 0.6:
             load, reservation = open_.pop(rng.randrange(len(open_)))
