@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
-from loadtest.workload.generators.registry import SHAPES, Parameter, common_parameters, own_parameters
+import msgspec
+
+from loadtest.workload.generators.registry import SHAPES
 from loadtest.workload.generators.shape import Shape
 from loadtest.workload.schemas.known import SCHEMAS
 from loadtest.workload.schemas.schema import Schema
@@ -50,11 +53,13 @@ and the 90th percentile of a log-normal distribution, which is cut at ten times 
 
 """
 
+_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
 
 def page() -> str:
     schemas = [line for schema in SCHEMAS for line in _schema(schema)]
     shapes = [line for name, shape in SHAPES.items() for line in _shape(name, shape)]
-    common = _table(common_parameters())
+    common = _table(_parameters(Shape))
     return _HEAD + "\n".join(schemas) + "\n" + _GENERATORS + "\n".join([*common, *shapes]) + "\n"
 
 
@@ -66,9 +71,22 @@ def _schema(schema: Schema) -> list[str]:
 def _shape(name: str, shape: type[Shape]) -> list[str]:
     kinds = ", ".join(f"`{kind}`" for kind in shape.kinds)
     text = inspect.getdoc(shape) or ""
-    return ["", f"### `{name}`", "", text, "", f"Kinds of calls: {kinds}.", "", *_table(own_parameters(shape))]
+    own = {one: schema for one, schema in _parameters(shape).items() if schema != _parameters(Shape).get(one)}
+    return ["", f"### `{name}`", "", text, "", f"Kinds of calls: {kinds}.", "", *_table(own)]
 
 
-def _table(listed: list[Parameter]) -> list[str]:
-    rows = (f"| `{one.name}` | {one.type} | `{one.default:.10g}` | {one.allowed} | {one.about} |" for one in listed)
+def _parameters(shape: type[Shape]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of a shape's parameters by name, its own first, the common ones last."""
+    properties: dict[str, dict[str, Any]] = msgspec.json.schema_components([shape])[1][shape.__name__]["properties"]
+    common = list(Shape.__struct_fields__)
+    order = sorted(properties, key=lambda name: common.index(name) if name in common else -1)
+    return {name: properties[name] for name in order}
+
+
+def _table(listed: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for name, schema in listed.items():
+        allowed = ", ".join(f"{sign} {schema[key]:,.10g}" for key, sign in _SIGNS.items() if key in schema)
+        kind = {"integer": "int", "number": "float"}[schema["type"]]
+        rows.append(f"| `{name}` | {kind} | `{schema['default']:.10g}` | {allowed} | {schema['description']} |")
     return ["| parameter | type | default | allowed | meaning |", "| --- | --- | --- | --- | --- |", *rows]

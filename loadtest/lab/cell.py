@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -18,9 +17,7 @@ from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
 from loadtest.workload.source import GENERATOR
-from policies.registry import hold_of, lanes_of, rule_class
-from policies.wrappers.hold import AdmissionHold
-from policies.wrappers.prefill_lanes import PrefillLanes
+from policies.registry import rule_class
 
 _WHAT_DECIDES = (
     "backends",
@@ -32,9 +29,9 @@ _WHAT_DECIDES = (
     "loadtest.lab",
     "loadtest.report",
 )
-"""Packages whose code can change what a cell measures. Of `policies`, the rule's own modules count, too."""
-_PRICES = "policies.handover_cost"
-"""The module whose prices decide between one worker and two, whatever the rule."""
+"""Packages whose code can change what a cell measures. Of `policies`, other rules do not count."""
+_RULES = ("rules", "marginal_cost")
+"""Where `policies` has its rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,56 +95,25 @@ def digest(cell: Cell) -> str:
 @cache
 def code_version() -> str:
     """Return a digest of the code that cells depend on."""
-    return _digest([_module(_PRICES), *[file for package in _WHAT_DECIDES for file in _sources(files(package))]])
+    return _digest([file for package in _WHAT_DECIDES for file in _sources(files(package))])
 
 
 @cache
 def _rule(policy: str) -> str:
-    """Return a digest of the code of a rule, its wrappers and their imports from `policies`; for a third-party rule, of
-    all `policies`.
-    """
-    spec = parse_policy(policy)
-    kind = rule_class(spec.rule)
-    if not kind.__module__.startswith("policies."):
-        return _digest([*_sources(files("policies")), *_foreign(kind)])
-    hold, lanes = hold_of(spec), lanes_of(spec)
-    around = [wrapper for wrapper, params in ((AdmissionHold, hold), (PrefillLanes, lanes)) if params is not None]
-    modules = set().union(*[_imported(one.__module__) for one in (kind, *around)])
-    return _digest([_module(module) for module in sorted(modules)])
+    """Return a digest of the code of a rule, and of what `policies` has for all rules."""
+    ours = files("policies")
+    shared = [file for entry in _entries(ours) if entry.name not in _RULES for file in _sources(entry)]
+    return _digest([*shared, ours / "rules" / "rule.py", *_own(rule_class(parse_policy(policy).rule))])
 
 
-def _foreign(kind: type) -> list[Traversable]:
-    """Return the file of a third-party rule, or all files of its package."""
+def _own(kind: type) -> list[Traversable]:
+    """Return the file of a rule; for one that is a package, or a third party's in a package, all files of that."""
     try:
         file = Path(inspect.getfile(kind))
     except (OSError, TypeError):  # a class made at run time has no file that could change
         return []
-    packed = "." in kind.__module__ or file.name == "__init__.py"
-    return _sources(file.parent) if packed else [file]
-
-
-def _imported(module: str) -> set[str]:
-    """Return the module and all modules of `policies` that it imports, directly or not."""
-    found, waiting = {module}, [module]
-    while waiting:
-        tree = ast.parse(_module(waiting.pop()).read_bytes())
-        named = [name for node in ast.walk(tree) for name in _named(node) if name.startswith("policies.")]
-        waiting.extend(set(named) - found)
-        found.update(named)
-    return found
-
-
-def _named(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.ImportFrom) and node.module is not None:
-        yield node.module
-    elif isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-
-
-def _module(name: str) -> Traversable:
-    package, _, stem = name.rpartition(".")
-    folder = files(package) / stem
-    return folder / "__init__.py" if folder.is_dir() else files(package) / f"{stem}.py"
+    alone = kind.__module__.startswith("policies.rules.") or not ("." in kind.__module__ or file.name == "__init__.py")
+    return [file] if alone else _sources(file.parent)
 
 
 def _digest(sources: Iterable[Traversable]) -> str:
@@ -157,15 +123,15 @@ def _digest(sources: Iterable[Traversable]) -> str:
     return total.hexdigest()[:12]
 
 
-def _sources(folder: Traversable) -> list[Traversable]:
-    """Return the modules and profiles of a folder, at any depth, in a fixed order."""
-    found: list[Traversable] = []
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            found.extend(_sources(entry))
-        elif entry.name.endswith((".py", ".toml")):
-            found.append(entry)
-    return found
+def _entries(folder: Traversable) -> list[Traversable]:
+    return sorted(folder.iterdir(), key=lambda entry: entry.name)
+
+
+def _sources(place: Traversable) -> list[Traversable]:
+    """Return the modules and profiles of a folder at any depth, in a fixed order; a file alone."""
+    if place.is_dir():
+        return [file for entry in _entries(place) for file in _sources(entry)]
+    return [place] if place.name.endswith((".py", ".toml")) else []
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from loadtest.lab.aggregate import Asked
-from loadtest.workload.plan import Plan, shared_by_call
+from loadtest.workload.plan import Plan, reusable_by_call
 from loadtest.workload.source import parse_source
 from loadtest.workload.trace import Trace
 
@@ -55,7 +55,7 @@ def _drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: in
 
 def _asked(plan: Plan, block_tokens: int) -> Iterator[tuple[str, Asked]]:
     """Yield each call's name, and the tokens that an endless cache would hold: at most all but the prompt's last."""
-    for session, number, shared in shared_by_call(plan.sessions):
+    for session, number, reusable in reusable_by_call(plan.sessions, block_tokens):
         call = session.calls[number]
-        usable = min(shared, call.prompt.tokens - 1)
-        yield f"{session.id}/{number}", Asked(call.kind, usable // block_tokens * block_tokens)
+        usable = (call.prompt.tokens - 1) // block_tokens * block_tokens
+        yield f"{session.id}/{number}", Asked(call.kind, min(reusable, usable))

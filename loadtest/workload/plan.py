@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from loadtest.workload.reuse import SeenTexts
-from loadtest.workload.text import Piece, Text
+from loadtest.workload.text import Piece, Text, extend
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +81,14 @@ def within(session: Session, length_s: float) -> Session | None:
     return replace(session, start_s=start_s, calls=tuple(kept)) if kept else None
 
 
-def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, int]]:
-    """Yield (session, number of its call, prompt tokens that an endless cache holds) for every call.
+def reusable_by_call(sessions: Iterable[Session], block_tokens: int) -> Iterator[tuple[Session, int, int]]:
+    """Yield (session, number of its call, prompt tokens in full blocks that an endless cache holds) for every call.
 
     Calls come in order of arrival, as if every call were answered at once. All tokens of an answer but the last count,
     because an engine has no keys and values of the token that it sampled last.
     """
-    seen = SeenTexts()
+    seen: set[int] = set()
+    said: dict[str, tuple[Text, list[int]]] = {}
     timed: list[tuple[float, Session, int]] = []
     for session in sessions:
         at_s = session.start_s
@@ -97,6 +97,12 @@ def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, 
             timed.append((at_s, session, number))
     for _, session, number in sorted(timed, key=lambda entry: entry[0]):
         call = session.calls[number]
-        yield session, number, seen.shared_tokens(call.prompt)
-        id_, tokens = call.answer
-        seen.add(call.prompt.plus((id_, max(0, tokens - 1))))
+        before, known = said.get(session.id, (Text((), 0), []))
+        goes_on = call.prompt.pieces[: len(before.pieces)] == before.pieces
+        text = call.prompt.plus(call.answer)
+        links = extend(known if goes_on else [], text, block_tokens)
+        said[session.id] = text, links
+        within_prompt = links[: call.prompt.tokens // block_tokens]
+        held = next((place for place, link in enumerate(within_prompt) if link not in seen), len(within_prompt))
+        yield session, number, held * block_tokens
+        seen.update(links[: (text.tokens - bool(call.answer[1])) // block_tokens])

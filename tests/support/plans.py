@@ -1,6 +1,6 @@
 """What a plan of calls holds."""
 
-from loadtest.workload.plan import Plan, shared_by_call
+from loadtest.workload.plan import Plan, reusable_by_call
 
 
 def prompt_tokens(plan: Plan) -> int:
@@ -9,5 +9,4 @@ def prompt_tokens(plan: Plan) -> int:
 
 def reusable_tokens(plan: Plan) -> int:
     """Return the prompt tokens in full blocks that an endless cache would hold."""
-    block = plan.block_tokens
-    return sum(shared // block * block for _, _, shared in shared_by_call(plan.sessions))
+    return sum(reusable for *_, reusable in reusable_by_call(plan.sessions, plan.block_tokens))

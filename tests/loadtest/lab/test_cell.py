@@ -82,19 +82,23 @@ def test_a_rule_of_ones_own_counts_by_its_code(cell, tmp_path, monkeypatch, with
     cells._rule.cache_clear()
 
 
-def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
-    assert {"policies.rules.lpwl", "policies.ranking", "policies.weights"} <= cells._imported("policies.rules.lpwl")
-    before = {name: digest(cell(policy=name)) for name in ("lpwl", "marginal_cost")}
-    module = cells._module
+def test_a_built_in_rule_counts_by_its_own_modules_and_those_of_all_rules(cell, monkeypatch):
+    names, sources = ("lpwl", "marginal_cost"), cells._sources
 
-    def changed(name):
-        return module("policies.rules.random" if name == "policies.marginal_cost.ties" else name)
+    def changed_without(module):
+        """Return the rules whose digest differs without the module."""
+        found = []
+        for left_out in (None, module):
+            monkeypatch.setattr(
+                cells, "_sources", lambda place, out=left_out: [] if place.name == out else sources(place)
+            )
+            cells._rule.cache_clear()
+            found.append([digest(cell(policy=name)) for name in names])
+        cells._rule.cache_clear()
+        return {name for name, before, after in zip(names, *found, strict=True) if before != after}
 
-    monkeypatch.setattr(cells, "_module", changed)
-    cells._rule.cache_clear()
-    assert digest(cell(policy="lpwl")) == before["lpwl"]
-    assert digest(cell(policy="marginal_cost")) != before["marginal_cost"]
-    cells._rule.cache_clear()
+    assert changed_without("marginal_cost") == {"marginal_cost"}
+    assert changed_without("ranking.py") == changed_without("wrappers") == set(names)
 
 
 def test_a_rule_without_a_file_counts_by_what_it_may_import(monkeypatch):

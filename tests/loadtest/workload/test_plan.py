@@ -1,27 +1,5 @@
-from hypothesis import given
-from hypothesis import strategies as st
-
-from loadtest.workload.plan import Call, Plan, Session, shared_by_call, within
-from loadtest.workload.reuse import SeenTexts
-from loadtest.workload.text import Text, chain
-
-pieces = st.tuples(st.integers(0, 3), st.integers(0, 9))
-texts = st.lists(pieces, max_size=6).map(Text.of)
-
-
-@given(st.lists(texts, max_size=8), texts, st.integers(1, 4))
-def test_shared_tokens_are_those_of_a_cache_without_end(earlier, text, block_tokens):
-    seen = SeenTexts()
-    blocks: set[int] = set()
-    for other in earlier:
-        seen.add(other)
-        blocks.update(chain(other, block_tokens))
-    held = 0
-    for link in chain(text, block_tokens):
-        if link not in blocks:
-            break
-        held += block_tokens
-    assert seen.shared_tokens(text) // block_tokens * block_tokens == held
+from loadtest.workload.plan import Call, Plan, Session, reusable_by_call, within
+from loadtest.workload.text import Text
 
 
 def session(name, start_s, *calls):
@@ -34,16 +12,16 @@ def test_a_turn_reuses_the_one_before_it_with_its_answer():
     plan = Plan.of("two turns", [session("a", 0.0, first, second)], 1.0)
     assert plan.calls == 2
     # The answer's last token was never computed.
-    assert [(call, shared) for _, call, shared in shared_by_call(plan.sessions)] == [(0, 0), (1, 64)]
+    assert [(call, held) for _, call, held in reusable_by_call(plan.sessions, 16)] == [(0, 0), (1, 64)]
 
 
 def test_arrivals_order_reuse_across_sessions():
     short, long = Text.of([(1, 16)]), Text.of([(1, 64)])
     late = session("late", 0.0, Call(long, (8, 1), pause_s=10.0))
     early = session("early", 5.0, Call(short, (9, 1)))
-    assert [shared for *_, shared in shared_by_call([late, early])] == [0, 16]
+    assert [held for *_, held in reusable_by_call([late, early], 16)] == [0, 16]
     never = session("never", 1.0, Call(long, (8, 1)))
-    assert [shared for *_, shared in shared_by_call([early, never])] == [0, 16]
+    assert [held for *_, held in reusable_by_call([early, never], 16)] == [0, 16]
 
 
 def test_of_a_session_only_what_can_fall_into_the_run_is_kept():

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from loadtest.workload.generators.registry import SHAPES, common_parameters, own_parameters, parse_generator
+from loadtest.workload.generators.registry import SHAPES, parse_generator
 from tests.support.plans import reusable_tokens
 
 WINDOW_S = 300.0
@@ -152,9 +152,3 @@ def test_bursts_can_be_had_of_any():
     peak = [max(Counter(int(one.start_s / 5) for one in plan.sessions).values()) for plan in (calm, bursty)]
     assert peak[1] > 2 * peak[0]
     assert bursty.calls == pytest.approx(calm.calls, rel=0.35)
-
-
-def test_every_parameter_has_a_description_and_a_type():
-    for shape in SHAPES.values():
-        for parameter in (*own_parameters(shape), *common_parameters()):
-            assert parameter.about and parameter.type in ("int", "float")
