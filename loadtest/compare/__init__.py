@@ -2,6 +2,6 @@
 
 `workers` starts the fleet and empties its caches, `contenders` starts a router, and `player` sends the
 plan of `loadtest.workload`. `wording` turns its pieces into words. `usage` reads the machine's counters. `modelled`
-plays the same plan in virtual time for Warmroute's rules, and `ordering` compares both sides' orders. `run` is the
-whole command, `settings` and `cases` its flags, `findings` and `report` its tables.
+plays the same plan in virtual time for Warmroute's rules. `run` is the whole command, `settings` and `cases` its flags,
+`findings` and `report` its tables.
 """

@@ -4,8 +4,7 @@ It starts a fleet of embedded workers, or of vLLM's own servers with the GPU rep
 every seed it plays the same calls through Warmroute under each rule, and through each other router (`make peers-env`),
 in random order and each time from empty caches. The simulator plays the same calls under Warmroute's rules on a model
 of that fleet. A case is a workload, a fleet and contenders under one name; other flags change its settings. A router
-that is not installed is skipped. The exit code is 1 if a call failed, or if live and modelled orders of two rules
-contradict each other.
+that is not installed is skipped. The exit code is 1 if a call failed.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from loadtest.compare.ordering import Ordering, Values, ordering
 from loadtest.compare.trial import Trial
 from loadtest.lab.cell import Cell
 from loadtest.lab.findings import MEASURES, Measure
@@ -20,6 +19,8 @@ from loadtest.report.confidence import Interval, interval
 _NAMES = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms", "goodput_per_s", "hit_share")
 COMPARED = tuple(one for name in _NAMES for one in MEASURES if one.name == name)
 IMBALANCE = next(one for one in MEASURES if one.name == "imbalance")
+Values = Mapping[str, Sequence[float]]
+"""One value per seed, the same seeds in the same order for every rule."""
 TTFTS = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms")
 
 
@@ -58,17 +59,6 @@ class Findings:
 
     def modelled(self, measure: Measure) -> Values:
         return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
-
-    def orderings(self) -> list[Ordering]:
-        return [
-            ordering(
-                measure.title,
-                {rule: values for rule, values in self.live(measure).items() if rule in self.policies},
-                self.modelled(measure),
-                higher_is_better=bool(measure.higher_is_better),
-            )
-            for measure in COMPARED
-        ]
 
     def ttft_ms(self, name: str, figure: str, *, live: bool) -> list[float]:
         """Return a TTFT figure of a contender or a rule, one per seed."""

@@ -13,10 +13,9 @@ import msgspec
 from rich.console import Console
 
 from loadtest.compare.findings import COMPARED, IMBALANCE, TTFTS, Findings
-from loadtest.compare.ordering import Ordering
 from loadtest.lab.findings import Measure
-from loadtest.lab.report.tables import Sheet, markdown, print_sheet
 from loadtest.report.confidence import Interval, interval
+from loadtest.report.sheet import Sheet, markdown, print_sheet
 
 TIMES = 4
 """Number of compared measures that are times."""
@@ -31,7 +30,7 @@ _USAGE = (
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:
-    """Yield the sheets: TTFT and its ratios, both sides' measures, the orders, and the machine."""
+    """Yield the sheets: TTFT and its ratios, both sides' measures, and the machine."""
     note = f"mean over {len(findings.seeds)} seed(s), plus or minus its 95 % interval"
     heads = tuple(name.removeprefix("ttft_").removesuffix("_ms") for name in TTFTS)
     yield Sheet("TTFT, ms", ("", *heads), tuple(_ttfts(findings)), note)
@@ -39,8 +38,6 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
     for title, measures in (("times", COMPARED[:TIMES]), ("shares", (*COMPARED[TIMES:], IMBALANCE))):
         heads = ("", *(f"{one.title}: {side}" for one in measures for side in ("live", "model")))
         yield Sheet(title, heads, tuple(_row(findings, name, measures) for name in findings.names), note)
-    if len(findings.policies) > 1:
-        yield _orders(findings.orderings())
     yield _machine(findings)
 
 
@@ -71,15 +68,6 @@ def _mean(values: Mapping[str, Sequence[float]], name: str, form: str) -> str:
 
 def _text(found: Interval, form: str) -> str:
     return f"{found.mean:{form}}" + ("" if isnan(found.half) else f" ±{found.half:{form}}")
-
-
-def _orders(found: Sequence[Ordering]) -> Sheet:
-    return Sheet(
-        "orders, best first",
-        ("measure", "live", "model"),
-        tuple((one.measure, one.live, one.modelled) for one in found),
-        "`>`: the 95 % interval of two neighbours' relative difference, paired by seed, leaves out 0; `~`: it does not",
-    )
 
 
 def _machine(findings: Findings) -> Sheet:
@@ -114,26 +102,14 @@ def _load(findings: Findings) -> str:
     return f"load {cell.load:g} of saturation ({one.arrivals_per_s:.2f} calls/s at 1.0)"
 
 
-def verdict(findings: Findings) -> str:
-    """Return the result of the comparison of both sides in one line."""
-    found = findings.orderings()
-    pairs, same = sum(len(one.pairs) for one in found), sum(one.same for one in found)
-    inverted = [f"{pair.first}/{pair.second} in {one.measure}" for one in found for pair in one.inverted]
-    return (
-        f"Of {pairs} pairs of rules, over all measures, {same} are in the same order on both sides, and "
-        f"{len(inverted)} are contradicted" + (f": {', '.join(inverted)}." if inverted else ".")
-    )
-
-
 def show(console: Console, findings: Findings) -> None:
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
         print_sheet(console, sheet)
-    console.print(verdict(findings), highlight=False, markup=False)
 
 
 def page(findings: Findings) -> str:
-    return "\n\n".join([summary(findings), verdict(findings), *map(markdown, sheets(findings))]) + "\n"
+    return "\n\n".join([summary(findings), *map(markdown, sheets(findings))]) + "\n"
 
 
 def write(folder: Path, findings: Findings, commands: Mapping[str, str]) -> None:
@@ -146,7 +122,6 @@ def write(folder: Path, findings: Findings, commands: Mapping[str, str]) -> None
         "time_scale": findings.time_scale,
         "commands": commands,
         "saturation": findings.saturation,
-        "orderings": [asdict(one) for one in findings.orderings()],
         "seeds": findings.seeds,
     }
     (folder / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))

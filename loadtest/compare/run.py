@@ -137,14 +137,13 @@ class _Compare:
             self._console.print(f"failed: {said}", style="red", highlight=False, markup=False)
 
     def _report(self, findings: Findings) -> int:
-        """Print and write the results; return 1 if the sides contradict each other, or if something failed."""
+        """Print and write the results; return 1 if something failed."""
         out: Path | None = self._args.out
         report.show(Console(width=max(self._console.width, WIDTH)), findings)
         if out is not None:
             report.write(out, findings, self._commands)
             self._console.print(f"{report.PAGE} and {report.RESULTS} are in {out}", highlight=False, markup=False)
-        contradicted = any(found.inverted for found in findings.orderings())
-        return 1 if contradicted or findings.errors() or self._failed else 0
+        return 1 if findings.errors() or self._failed else 0
 
     def _bar(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

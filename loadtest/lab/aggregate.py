@@ -8,7 +8,7 @@ from itertools import chain
 from statistics import fmean
 
 from loadtest.lab.cell import Slo
-from loadtest.lab.measures import QUANTILES, Figures, Measures
+from loadtest.lab.measures import Figures, Measures
 from loadtest.report.summary import percentile
 from loadtest.sim.outcome import Ending, Outcome
 
@@ -42,7 +42,6 @@ def aggregate(played: Played, slo: Slo) -> Measures:
     for outcome in played.outcomes:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
     span_s = max(played.until_s - played.from_s, 1e-9)
-    ttfts_ms = sorted(_ttfts_ms(played.outcomes))
     by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
     useful_tokens = sum(one.prompt_tokens - played.asked[one.id].reusable_tokens for one in played.outcomes)
     (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
@@ -54,7 +53,6 @@ def aggregate(played: Played, slo: Slo) -> Measures:
         preemptions=sum(played.preemptions),
         arrivals_per_s=len(played.outcomes) / span_s,
         virtual_s=played.virtual_s,
-        ttft_quantiles_ms=[percentile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
     )
 
 

@@ -2,7 +2,7 @@
 
 Every rule gets equal requests, seed by seed, at fractions of load 1.0. Load 1.0 is the arrival rate at which the 90th
 percentile of TTFT under lpwl crosses the SLO; a bisection finds it first. The command stores each finished run in
---out. After Ctrl-C, the same command resumes. It writes results.json, plots and report.md.
+--out. After Ctrl-C, the same command resumes. It writes results.json and prints the tables.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def register(parser: argparse.ArgumentParser) -> None:
             "--policy": "rules to compare, with parameters and the wrappers hold and lanes, as in"
             f" lpwl:hold=true:lanes=true; rules: {', '.join(policy_names())}",
             "--load": "fractions of the fleet's saturation",
-            "--out": "folder for results, plots and report; an earlier run resumes",
+            "--out": "folder for the results; an earlier run resumes",
             "--seeds": "number of seeds (default 10)",
             "--window-s": "seconds of the trace per seed (default 1200)",
         },

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-QUANTILES = 100
-
 
 class Figures(msgspec.Struct, frozen=True):
     """Measures of some calls of one run. Times are in milliseconds and cover complete answers.
@@ -41,7 +39,7 @@ class Measures(msgspec.Struct, frozen=True):
 
     `amplification` is prefill tokens executed over those that an endless cache would leave to execute. `imbalance` is
     the busiest worker's executed tokens over the mean. Both, and `preemptions`, count from the end of the warm-up.
-    `arrivals_per_s` is the rate of measured calls. `ttft_quantiles_ms` holds the 0th to the 100th percentile.
+    `arrivals_per_s` is the rate of measured calls.
     """
 
     all: Figures
@@ -51,4 +49,3 @@ class Measures(msgspec.Struct, frozen=True):
     preemptions: int
     arrivals_per_s: float
     virtual_s: float
-    ttft_quantiles_ms: list[float]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from backends.engine.profile import load_profile
-from loadtest.lab import flags
-from loadtest.lab.findings import Findings
+from loadtest.lab import flags, tables
+from loadtest.lab.cell import code_version
+from loadtest.lab.findings import Findings, verdict
 from loadtest.lab.progress import watched
-from loadtest.lab.report import output, tables
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.lab.sources import drawn
@@ -21,6 +24,7 @@ from loadtest.lab.study import Study
 from loadtest.lab.sweep import SweepError
 from loadtest.workload.errors import WorkloadError
 
+RESULTS = "results.json"
 INTERRUPTED = 130
 """The exit code that shells give a command that Ctrl-C has ended."""
 
@@ -55,10 +59,27 @@ def _run(args: argparse.Namespace, console: Console) -> None:
     if wrong is not None:
         raise Refused(wrong)
     findings = _find(args, console, Store(args.out))
-    output.write(args.out, findings)
+    (args.out / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(_as_json(findings)), indent=1) + b"\n")
     wide = Console(width=max(console.width, tables.WIDTH))
     tables.print_findings(wide, findings)
-    wide.print(f"results.json, plots and report.md are in {args.out}", highlight=False, markup=False)
+    wide.print(f"{RESULTS} is in {args.out}", highlight=False, markup=False)
+
+
+def _as_json(findings: Findings) -> dict[str, Any]:
+    """Return the settings, load 1.0, every cell, and the comparison of the rules."""
+    return {
+        "code": code_version(),
+        "study": findings.study,
+        "load_1": findings.saturation,
+        "round_robin": findings.round_robin,
+        "standings": [
+            {"load": load, "measure": measure.name, **asdict(standing), "verdict": verdict(standing)}
+            for load in findings.loads
+            for measure in findings.measures()
+            for standing in findings.standings(measure, load)
+        ],
+        "cells": findings.results,
+    }
 
 
 def _unreadable(args: argparse.Namespace) -> str | None:

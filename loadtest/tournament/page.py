@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from loadtest.lab.comparison import Standing
-from loadtest.lab.findings import MARKS, READING, Measure, figure, verdict
-from loadtest.lab.report.tables import table
+from loadtest.lab.findings import READING, figure
+from loadtest.report.sheet import table
 from loadtest.tournament.contests import ENOUGH_SEEDS
-from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Loss, Match, losses, matches, overall
-from loadtest.tournament.scores import BESIDE, RANKED, Scores, Workload
+from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Loss, losses, matches, overall
+from loadtest.tournament.scores import RANKED, Scores, Workload
 
 FILE = "tournament.md"
 PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
@@ -30,12 +30,6 @@ def page(scores: Scores) -> str:
         *_overall(scores),
         f"## Where `{scores.judged}` loses",
         *_losses(scores),
-        "## First places",
-        _firsts(scores, RANKED),
-        "## What decides no match",
-        "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under"
-        " which requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
-        _firsts(scores, BESIDE),
         "## What was played",
         *_played(scores),
         *(part for workload in scores.workloads for part in _workload(scores, workload)),
@@ -128,21 +122,6 @@ def _loss(loss: Loss) -> tuple[str, ...]:
     lag = f"**{_behind(ours)}**" if loss.heavy else _behind(ours)
     where = match.workload.title, f"{match.load:g}", match.measure.title
     return *where, f"{ours.mean:{form}}", f"`{match.first.policy}`", f"{match.first.mean:{form}}", lag, loss.why
-
-
-def _firsts(scores: Scores, measures: Sequence[Measure]) -> str:
-    """Return, for each workload and load, the first rule and the judged rule's result next to it."""
-    played = groupby(matches(scores, measures=measures), lambda match: (match.workload.title, match.load))
-    return table(
-        ("workload", "load", *(measure.title for measure in measures)),
-        ((title, f"{load:g}", *(_first(scores, match) for match in found)) for (title, load), found in played),
-    )
-
-
-def _first(scores: Scores, match: Match) -> str:
-    ours = match.of(scores.judged)
-    first = _name(scores, match.first.policy)
-    return first if ours.best else f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS[verdict(ours)]}"
 
 
 def _played(scores: Scores) -> Iterator[str]:

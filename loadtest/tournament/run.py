@@ -11,10 +11,9 @@ from rich.console import Console
 from loadtest.lab.cell import code_version
 from loadtest.lab.findings import Findings
 from loadtest.lab.progress import watched
-from loadtest.lab.report import plots
 from loadtest.lab.run import Refused, guarded
 from loadtest.lab.store import Store
-from loadtest.tournament import page, scores
+from loadtest.tournament import page, plots, scores
 from loadtest.tournament.contests import CONTESTS, FULL, QUICK, WARM_UP_SHARE, Contest, Extent
 from loadtest.tournament.ranking import losses, overall
 from loadtest.workload.source import parse_source

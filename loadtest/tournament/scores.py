@@ -14,10 +14,9 @@ from loadtest.tournament.contests import Contest
 
 FILE = "results.json"
 RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
-"""The measures by which rules are ranked. Goodput is per second, as in the lab's sensitivity runs."""
+"""The measures by which rules are ranked. Goodput is per second. Where clients wait for an answer before they ask
+again, a slow rule receives fewer calls, and may serve a larger share of them."""
 _ALSO = ("goodput_share", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "hit_share", "amplification", "imbalance")
-BESIDE = tuple(one for one in MEASURES if one.name in ("tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms"))
-"""These measures decide no match; the page lists which rule is first in each of them."""
 REPORTED = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
 
 

@@ -23,7 +23,7 @@ def test_figures_hang_together(cell):
     found = measures(cell())
     every = found.all
     assert 0.0 < every.hit_share < every.reuse_share <= 1.0
-    assert every.ttft_p50_ms <= every.ttft_p90_ms <= every.ttft_p99_ms <= found.ttft_quantiles_ms[-1]
+    assert every.ttft_p50_ms <= every.ttft_p90_ms <= every.ttft_p99_ms
     assert every.ttft_mean_ms < every.e2e_mean_ms
     assert every.goodput_per_s == pytest.approx(every.goodput_share * found.arrivals_per_s)
     assert found.imbalance >= 1.0 and found.amplification >= 0.9

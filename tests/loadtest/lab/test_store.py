@@ -8,7 +8,7 @@ from loadtest.lab.store import Store, StoreError
 FIGURES = msgspec.convert(
     {field.name: 1 for field in msgspec.structs.fields(Figures) if field.required} | {"hit_share": 0.5}, Figures
 )
-MEASURES = Measures(FIGURES, {"chat": FIGURES}, 1.0, 1.0, 0, 1.0, 1.0, [1.0])
+MEASURES = Measures(FIGURES, {"chat": FIGURES}, 1.0, 1.0, 0, 1.0, 1.0)
 
 
 def test_a_result_is_there_for_the_next_run(cell, tmp_path):

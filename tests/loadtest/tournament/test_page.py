@@ -25,25 +25,6 @@ def test_losing_cells_are_listed_with_their_figures(scores):
     ]
 
 
-def test_first_places_by_workload_and_load(scores):
-    found = rows(section(page(scores), "First places"))
-    assert found == [
-        ["first calls", "0.5", "**`ours`**", "**`ours`**", "**`ours`**"],
-        ["first calls", "0.9", "**`ours`**", "**`ours`**", "**`ours`**"],
-        ["first calls", "1.05", "`a`; `ours` +10.0% -", "**`ours`**", "**`ours`**"],
-        ["second calls", "0.5", "`b`; `ours` +1.0% =", "**`ours`**", "**`ours`**"],
-        ["second calls", "0.9", "**`ours`**", "`b`; `ours` +4.0% -", "**`ours`**"],
-        ["second calls", "1.05", "**`ours`**", "**`ours`**", "**`ours`**"],
-    ]
-
-
-def test_measures_that_decide_no_match_have_a_table_of_their_own(scores):
-    text = section(page(scores), "What decides no match")
-    assert "| workload | load | TPOT mean, ms | inter-token gap p99, ms | E2E mean, ms |" in text
-    assert [row[:2] for row in rows(text)] == [row[:2] for row in rows(section(page(scores), "First places"))]
-    assert all("`" in cell for row in rows(text) for cell in row[2:])
-
-
 def test_the_overall_table_is_by_goodput(scores):
     found = rows(section(page(scores), "Overall"))
     assert [row[0] for row in found] == ["**`ours`**", "`a`", "`b`"]

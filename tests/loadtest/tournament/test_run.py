@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from loadtest.lab import progress, saturation
-from loadtest.lab.report import plots
 from loadtest.lab.sweep import SweepError
-from loadtest.tournament import command
+from loadtest.tournament import command, plots
 from loadtest.tournament import run as running
 from loadtest.tournament.contests import CONTESTS
 from loadtest.tournament.page import page

@@ -1,1 +1,0 @@
-"""What a study shows: its page, its tables and its figures."""
