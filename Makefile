@@ -220,7 +220,7 @@ lint: $(STAMP)
 
 # Without the routers from PyPI and the compiled build: `make bench-nightly` adds them.
 bench: $(STAMP)
-	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,overhead --against nginx,haproxy,direct $(ARGS)
+	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,overhead --against nginx,direct $(ARGS)
 
 # The site in site/html, from docs/ and the pages at the root. A link or an anchor that leads nowhere is an error.
 DOCS_ROOT_PAGES := CONTRIBUTING CHANGELOG SECURITY
@@ -240,7 +240,7 @@ bench-nightly: compiled peers-env
 	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,events --everything-on --workers 4 \
 	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg,direct --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
 	$(BIN)/python -m loadtest bench --measure overhead --rounds 3 --window-s 3 \
-	  --against direct,nginx,haproxy,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
+	  --against direct,nginx,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
 	for part in decision identity residency; do $(BIN)/python -m loadtest.bench.parts.$$part || failed=1; done; \
 	$(BIN)/python -m loadtest compare --case twelve-groups || failed=1; \
 	exit $$failed

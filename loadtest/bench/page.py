@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 
 from loadtest.bench import bars
 from loadtest.bench.measures.catalogue import FIGURES
 from loadtest.bench.results import Results
+from loadtest.report.sheet import table
 
 NO_RESULT = "**This page is no result: fewer than four rounds count for any bar, so it decides none.**"
 NOTES = {
@@ -45,19 +46,15 @@ def page(results: Results) -> str:
         " other, in random order. CPU time is that of the proxy's process tree. Load generator and stand-in share the"
         " cores with it.",
         "\n".join(f"- {text}" for text in notes).format(**counts),
-        _table(["proxy", "version", "set up as"], _proxies(results)),
+        table(["proxy", "version", "set up as"], _proxies(results)),
         *(_bars(results) if results.everything_on else []),
         *_ratios(results, [name for name in figures if FIGURES[name].relative]),
         "## As measured",
         "Median and (least - most) over rounds.",
-        _table(["", *results.measured], _measured(results, figures)),
+        table(["", *results.measured], _measured(results, figures)),
     ]
     failed = "\n".join(f"- {line}" for line in results.complaints())
     return "\n\n".join([*parts, *(["## Failed: these figures do not count", failed] if failed else [])]) + "\n"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def _facts(results: Results) -> Iterator[str]:
@@ -80,7 +77,7 @@ def _bars(results: Results) -> Iterator[str]:
         "`against` is the peer with the least median. A bar is *met* if the whole interval is within it, *missed*"
         " if the whole interval is beyond it, and otherwise *not decided*."
     )
-    yield _table(["what", "of", "against", "measured", "95 % interval", "bar", ""], bars.rows(results))
+    yield table(["what", "of", "against", "measured", "95 % interval", "bar", ""], bars.rows(results))
 
 
 def _ratios(results: Results, figures: list[str]) -> Iterator[str]:
@@ -91,7 +88,7 @@ def _ratios(results: Results, figures: list[str]) -> Iterator[str]:
     yield f"## `{ours}` as a ratio to each of the others"
     yield "The ratio of medians over rounds, and its 95 % interval, a bootstrap over rounds."
     rows = ([FIGURES[name].title, *(_ratio(results.pairs(name, ours, other)) for other in others)] for name in figures)
-    yield _table(["", *others], rows)
+    yield table(["", *others], rows)
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> str:

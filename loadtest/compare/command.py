@@ -43,46 +43,28 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--peers-env", type=Path, default=Path(".venv-peers"), metavar="DIR", help="environment with the other routers"
     )
     how_fast = parser.add_mutually_exclusive_group()
-    how_fast.add_argument(
-        "--load",
-        type=above_zero,
-        metavar="L",
-        help=f"fraction of the modelled fleet's saturation (default {USUAL.load:g})",
-    )
+    load = f"fraction of the modelled fleet's saturation (default {USUAL.load:g})"
+    how_fast.add_argument("--load", type=above_zero, metavar="L", help=load)
     how_fast.add_argument(
         "--rate", type=above_zero, metavar="R", help="multiple of the trace's own rate, instead of --load"
     )
-    parser.add_argument("--seeds", type=positive, metavar="K", help=f"number of seeds (default {USUAL.seeds})")
+    for flag, kind, metavar, text in (
+        ("--seeds", positive, "K", f"number of seeds (default {USUAL.seeds})"),
+        ("--window-s", above_zero, "S", f"length of a run (default {USUAL.window_s:g})"),
+        ("--warm-up-s", seconds, "S", f"start of a run, not measured (default {USUAL.warm_up_s:g})"),
+        ("--slo", slo, "TTFT_MS:TPOT_MS", "the SLO (default 2000:200)"),
+        ("--out", Path, "DIR", "folder for compare.md, results.json and logs (default: print only)"),
+        ("--workers", positive, "N", f"number of workers (default {USUAL.workers})"),
+        ("--kv-tokens", positive, "N", "KV cache of each worker (default: the profile's)"),
+        ("--time-scale", above_zero, "S", "factor on the step times of both sides, so that a few cores suffice"),
+        ("--vllm-env", Path, "DIR", "environment with vLLM (default: the one found)"),
+    ):
+        parser.add_argument(flag, type=kind, metavar=metavar, help=text)
     parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
     parser.add_argument(
-        "--window-s", type=above_zero, metavar="S", help=f"length of a run (default {USUAL.window_s:g})"
-    )
-    parser.add_argument(
-        "--warm-up-s", type=seconds, metavar="S", help=f"start of a run, not measured (default {USUAL.warm_up_s:g})"
-    )
-    parser.add_argument("--slo", type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO (default 2000:200)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for compare.md, results.json and logs (default: print only)"
-    )
-    _add_fleet(parser.add_argument_group("workers"))
-
-
-def _add_fleet(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
         "--backend", choices=("embedded", "vllm"), default="embedded", help="workers (default: %(default)s)"
     )
-    group.add_argument("--workers", type=positive, metavar="N", help=f"number of workers (default {USUAL.workers})")
-    group.add_argument("--profile", choices=profile_names(), help=f"engine profile (default: {USUAL.profile})")
-    group.add_argument(
-        "--kv-tokens", type=positive, metavar="N", help="KV cache of each worker (default: the profile's)"
-    )
-    group.add_argument(
-        "--time-scale",
-        type=above_zero,
-        metavar="S",
-        help=f"factor on the step times of both sides, so that a few cores suffice (default {USUAL.time_scale:g})",
-    )
-    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
+    parser.add_argument("--profile", choices=profile_names(), help=f"engine profile (default: {USUAL.profile})")
 
 
 def _peer(text: str) -> Contender:

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from loadtest.fleet.process import Process, StartError, started, warmroute
+from loadtest.fleet.process import Process, started, until, warmroute
 from loadtest.lab.policies import parse_policy
 
 READY_LIMIT_S = 60.0
@@ -140,16 +140,20 @@ def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Proc
     """
     with ExitStack() as stack:
         process = started(stack, contender.command(site), contender.name, log=log)
-        end_s = time.monotonic() + READY_LIMIT_S
-        while (count := contender.registered(site)) < len(site.workers):
-            if not process.alive:
-                raise process.ended()
-            if time.monotonic() > end_s:
-                known = f"{count} of {len(site.workers)} workers"
-                raise StartError(f"{contender.name} knew {known} after {READY_LIMIT_S:.0f} s:\n{process.tail()}")
-            time.sleep(0.2)
+        until(
+            lambda: _knows_all(process, contender, site),
+            lambda: f"{contender.name} did not know all workers:\n{process.tail()}",
+            READY_LIMIT_S,
+            0.2,
+        )
         time.sleep(SETTLE_S)
         yield process
+
+
+def _knows_all(process: Process, contender: Contender, site: Site) -> bool:
+    if not process.alive:
+        raise process.ended()
+    return contender.registered(site) >= len(site.workers)
 
 
 def _own_command(policy: str, site: Site) -> list[str]:

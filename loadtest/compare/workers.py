@@ -8,10 +8,10 @@ paths from which vllm-router's cache-aware policies get a prompt's tokens.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,7 +22,7 @@ from backends.simulated.settings import shipped_model_dir
 from loadtest.compare.contenders import Worker
 from loadtest.compare.settings import BLOCK_TOKENS, kv_tokens, longest_tokens
 from loadtest.fleet.embedded import start_workers
-from loadtest.fleet.process import StartError
+from loadtest.fleet.process import until
 from loadtest.fleet.vllm import VllmWorker, find_vllm, start_vllm
 
 RESET_LIMIT_S = 20.0
@@ -93,11 +93,7 @@ def empty_caches(workers: Sequence[Worker], model: str) -> None:
         StartError: a worker refused, because it still had requests in progress.
     """
     for worker in workers:
-        end_s = time.monotonic() + RESET_LIMIT_S
-        while not _reset_once(worker):
-            if time.monotonic() > end_s:
-                raise StartError(f"{worker.url} did not empty its cache within {RESET_LIMIT_S:.0f} s")
-            time.sleep(0.2)
+        until(partial(_reset_once, worker), lambda: "a worker did not empty its cache", RESET_LIMIT_S, 0.2)
         body = {"model": model, "prompt": "Ready?", "max_tokens": 1}
         httpx.post(f"{worker.url}/v1/completions", json=body, timeout=30).raise_for_status()
 

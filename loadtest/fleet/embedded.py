@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from loadtest.fleet.process import Process, StartError, started, warmroute
+from loadtest.fleet.process import Process, started, until, warmroute
 
 URL = r"(http://[^\s\"',]+)"
 READY_LIMIT_S = 60.0
@@ -31,17 +31,21 @@ class Running:
         Raises:
             StartError: `limit_s` has passed.
         """
-        end_s = time.monotonic() + limit_s
-        listed: list[dict[str, object]] = []
-        while time.monotonic() < end_s:
-            listed = httpx.get(f"{self.admin_url}/admin/v1/workers").json()["workers"]
-            if len(listed) == len(self.workers) and all(worker["state"] == "ready" for worker in listed):
-                models = listed[0]["models"]
-                assert isinstance(models, list)
-                return str(models[0]["id"])
-            time.sleep(0.1)
-        states = ", ".join(f"{worker['id']} is {worker['state']} ({worker['reason']})" for worker in listed)
-        raise StartError(f"not every worker was ready within {limit_s:.0f} s: {states}")
+        until(
+            lambda: (
+                len(workers := self._listed()) == len(self.workers) and all(one["state"] == "ready" for one in workers)
+            ),
+            lambda: (
+                "not every worker was ready: "
+                + ", ".join(f"{one['id']} is {one['state']} ({one['reason']})" for one in self._listed())
+            ),
+            limit_s,
+        )
+        return str(self._listed()[0]["models"][0]["id"])
+
+    def _listed(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = httpx.get(f"{self.admin_url}/admin/v1/workers").json()["workers"]
+        return listed
 
 
 @contextmanager

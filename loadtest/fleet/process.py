@@ -167,6 +167,19 @@ def started(
     return process
 
 
+def until(reached: Callable[[], bool], problem: Callable[[], str], limit_s: float, pause_s: float = 0.05) -> None:
+    """Wait until `reached`.
+
+    Raises:
+        StartError: it was not in time; the message has the `problem`.
+    """
+    end_s = time.monotonic() + limit_s
+    while not reached():
+        if time.monotonic() >= end_s:
+            raise StartError(f"after {limit_s:.0f} s {problem()}")
+        time.sleep(pause_s)
+
+
 def exit_code(command: str, work: Callable[[], int], *errors: type[Exception], failed: int = 1) -> int:
     """Do a command's work and return its exit code; SIGTERM and SIGHUP end it as Ctrl-C does, with 130.
 

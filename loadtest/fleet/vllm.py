@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import httpx
 from backends.clock.settings import ClockSettings
 from backends.simulated.settings import SHIPPED_MODEL, shipped_model_dir
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, StartError, uninterrupted
+from loadtest.fleet.process import Process, StartError, uninterrupted, until
 
 ENVIRONMENT = Path(".venv-vllm")
 """Folder that ``make vllm-env`` creates."""
@@ -124,11 +123,7 @@ class RunningVllm:
         Raises:
             StartError: it ended, or did not answer in time.
         """
-        end_s = time.monotonic() + limit_s
-        while not self.healthy():
-            if time.monotonic() > end_s:
-                raise StartError(f"{self.process.name} was not healthy within {limit_s:.0f} s:\n{self.process.tail()}")
-            time.sleep(0.2)
+        until(self.healthy, lambda: f"{self.process.name} was not healthy:\n{self.process.tail()}", limit_s, 0.2)
 
     def reset_prefix_cache(self) -> None:
         httpx.post(f"{self.url}/reset_prefix_cache", timeout=10).raise_for_status()

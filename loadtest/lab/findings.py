@@ -40,14 +40,10 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of every cell of a study, in the order of its cells.
-
-    `round_robin` is None if it holds the service level at no rate, or the study did not ask.
-    """
+    """Results of every cell of a study, in the order of its cells."""
 
     study: Study
     saturation: Saturation
-    round_robin: Saturation | None
     results: Sequence[Result]
 
     @property

@@ -45,11 +45,6 @@ def register(parser: argparse.ArgumentParser) -> None:
             "--window-s": "seconds of the trace per seed (default 1200)",
         },
     )
-    parser.add_argument(
-        "--no-round-robin",
-        action="store_true",
-        help="skip the search for round_robin's load 1.0, which is only reported",
-    )
     _register_handover(parser)
     _register_models(parser)
 

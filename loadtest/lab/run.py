@@ -71,7 +71,6 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "code": code_version(),
         "study": findings.study,
         "load_1": findings.saturation,
-        "round_robin": findings.round_robin,
         "standings": [
             {"load": load, "measure": measure.name, **asdict(standing), "verdict": verdict(standing)}
             for load in findings.loads
@@ -106,8 +105,8 @@ def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
 
 def _find(args: argparse.Namespace, console: Console, store: Store) -> Findings:
     asked = (args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
-    study = Study(*asked, not args.no_round_robin)
+    study = Study(*asked)
     with watched(console, store, args.jobs) as sweep:
-        ours, theirs = sweep.saturations(study)
-        results = sweep.results("cells", study.cells(ours))
-    return Findings(study, ours, theirs, results)
+        one, _ = sweep.saturations(study)
+        results = sweep.results("cells", study.cells(one))
+    return Findings(study, one, results)

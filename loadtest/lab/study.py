@@ -19,7 +19,7 @@ class Study:
     seeds: int
     setting: Setting
     first_seed: int = 0
-    round_robin: bool = True
+    round_robin: bool = False
 
     def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
         """Return load 1.0, and the rate at which round robin saturates.

@@ -25,16 +25,14 @@ def print_findings(console: Console, findings: Findings) -> None:
 
 def summary(findings: Findings) -> str:
     """Return the setting and load 1.0."""
-    study, one, robin = findings.study, findings.saturation, findings.round_robin
+    study, one = findings.study, findings.saturation
     fleet, slo = study.setting.fleet, study.setting.slo
-    theirs = "no rate holds it" if robin is None else f"{robin.arrivals_per_s:.2f} calls/s"
-    beside = f"; round_robin's there: {theirs}" if study.round_robin else ""
     return (
         f"{study.trace}: {fleet.workers} x {fleet.profile}{_roles(study.setting)},"
         f" SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
         f" {study.seeds} seed(s) of {study.setting.window_s:g} s of the trace.\n"
         f"Load 1.0, where {one.policy}'s p90 TTFT crosses the SLO: {one.arrivals_per_s:.2f} calls/s,"
-        f" {one.rate:.2f} x the trace's own rate{beside}."
+        f" {one.rate:.2f} x the trace's own rate."
     )
 
 

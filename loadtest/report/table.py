@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
+from loadtest.report.sheet import Sheet, print_sheet
 from loadtest.report.summary import Row
 
 MEASURES = (
@@ -27,16 +27,13 @@ MEASURES = (
 
 def print_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
     """Print a column per row. With several rows, a further column shows the ratio of the last one to the first."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for row in rows:
-        table.add_column(row.policy, justify="right")
-    if len(rows) > 1:
-        table.add_column("ratio", justify="right")
-    for heading, key, form in MEASURES:
-        cells = [form.format(getattr(row, key)) for row in rows]
-        table.add_row(heading, *cells, *([_ratio(rows, key)] if len(rows) > 1 else []))
-    console.print(table)
+    several = len(rows) > 1
+    heads = ("", *(row.policy for row in rows), *(["ratio"] if several else []))
+    cells = tuple(
+        (heading, *(form.format(getattr(row, key)) for row in rows), *([_ratio(rows, key)] if several else []))
+        for heading, key, form in MEASURES
+    )
+    print_sheet(console, Sheet(title, heads, cells))
 
 
 def _ratio(rows: Sequence[Row], key: str) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from loadtest.drive.seen import Kind
+from loadtest.report.sheet import Sheet, print_sheet
 
 
 @dataclass(slots=True)
@@ -66,7 +65,8 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         ("the attacker's requests", verdict.attacker_requests),
     ):
         if counts:
-            console.print(_table(title, counts))
+            rows = [(name, f"{count:,}") for name, count in sorted(counts.items(), key=lambda item: -item[1])]
+            print_sheet(console, Sheet(title, ("", "count"), tuple(rows)))
     waits = "/".join(f"{ms:.0f}" for ms in verdict.first_byte_ms)
     lines = [
         f"{verdict.failed_requests} of {verdict.requests} requests failed; first byte p50/p99/max {waits} ms",
@@ -88,15 +88,6 @@ def _gauges(verdict: Verdict) -> list[str]:
         f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
         f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
     ]
-
-
-def _table(title: str, counts: Mapping[str, int]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    table.add_column("count", justify="right")
-    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{count:,}")
-    return table
 
 
 def write_json(path: Path, verdict: Verdict) -> None:

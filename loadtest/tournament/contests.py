@@ -117,7 +117,7 @@ class Extent:
     def study(self, contest: Contest, trace: str) -> Study:
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
         setting = Setting(contest.fleet, contest.slo, models, self.window_s)
-        return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
+        return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed, round_robin=True)
 
 
 FULL = Extent(tuple(BUILT_IN), (0.3, 0.6, 0.8, 0.95, 1.05), ENOUGH_SEEDS, 1_200.0)

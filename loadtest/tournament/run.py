@@ -88,7 +88,7 @@ def hold(
             said = f"{contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s"
             console.print(said, highlight=False, markup=False)
             results = sweep.results(contest.title, study.cells(one))
-            workloads.append(scores.workload(contest, Findings(study, one, robin, results)))
+            workloads.append(scores.workload(contest, Findings(study, one, results), robin))
     found = scores.Scores(
         asked=asked,
         code=code_version(),

@@ -9,6 +9,7 @@ import msgspec
 
 from loadtest.lab.comparison import Standing, standings
 from loadtest.lab.findings import MEASURES, Findings, Measure
+from loadtest.lab.saturation import Saturation
 from loadtest.lab.store import Result
 from loadtest.tournament.contests import Contest
 
@@ -95,9 +96,9 @@ class Scores(msgspec.Struct, frozen=True):
         return self.policies[0]
 
 
-def workload(contest: Contest, findings: Findings) -> Workload:
+def workload(contest: Contest, findings: Findings, robin: Saturation | None) -> Workload:
     """Return a contest's results. They keep a trace's file name, not its folder."""
-    trace, robin = findings.study.trace, findings.round_robin
+    trace = findings.study.trace
     return Workload(
         contest.name,
         contest.title,

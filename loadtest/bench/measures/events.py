@@ -19,10 +19,11 @@ import httpx
 from loadtest.bench.caller import Tally
 from loadtest.bench.loops import send_each_once
 from loadtest.bench.measures.sample import Sample, Samples, Setting
-from loadtest.bench.proxies.entrant import Proxy, running, standins, until
+from loadtest.bench.proxies.entrant import Proxy, running, standins
 from loadtest.bench.proxies.warmroute import started
 from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import until
 from loadtest.report.summary import percentile
 
 WITHOUT, CPU = "events-none", "events-cpu"

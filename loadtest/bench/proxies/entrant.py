@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from loadtest.bench.bodies import plain_requests, stream_requests
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, StartError
+from loadtest.fleet.process import Process, until
 
 OPEN_LIMIT_S = 60.0
 
@@ -104,19 +103,6 @@ def _is_open(process: Process, port: int) -> bool:
         raise process.ended()
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def until(reached: Callable[[], bool], problem: Callable[[], str], limit_s: float) -> None:
-    """Wait until `reached`.
-
-    Raises:
-        StartError: it was not in time; the message has the `problem`.
-    """
-    end_s = time.monotonic() + limit_s
-    while not reached():
-        if time.monotonic() >= end_s:
-            raise StartError(f"after {limit_s:.0f} s {problem()}")
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -56,29 +56,6 @@ http {{
     "-p {folder} -c {config} -e {folder}/error.log",
     "-v",
 )
-HAPROXY = Program(
-    "apt install haproxy",
-    "one thread, http-reuse always",
-    """
-global
-  nbthread 1
-  maxconn 8192
-defaults
-  mode http
-  timeout connect 5s
-  timeout client 3600s
-  timeout server 3600s
-  http-reuse always
-  option http-no-delay
-frontend public
-  bind 127.0.0.1:{port} backlog 4096
-  default_backend workers
-backend workers
-  server worker 127.0.0.1:{worker} pool-max-conn 4096
-""",
-    "-f {config} -db",
-    "-v",
-)
 ENVOY = Program(
     "make peers-env",
     "one worker thread, no time limits",
@@ -129,7 +106,7 @@ general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
     # What its production guide recommends, and no download of prices at the start.
     variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"},
 )
-PROGRAMS: Mapping[str, Program] = {"nginx": NGINX, "haproxy": HAPROXY, "envoy": ENVOY, "litellm": LITELLM}
+PROGRAMS: Mapping[str, Program] = {"nginx": NGINX, "envoy": ENVOY, "litellm": LITELLM}
 
 
 def installed(name: str, environment: Path) -> Entrant:

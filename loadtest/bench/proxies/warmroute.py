@@ -14,8 +14,9 @@ import httpx
 
 from backends.simulated.settings import shipped_model_dir
 from loadtest.bench.frames import MODEL
-from loadtest.bench.proxies.entrant import Entrant, NotAsStated, NotInstalled, Place, Proxy, running, until
+from loadtest.bench.proxies.entrant import Entrant, NotAsStated, NotInstalled, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import until
 from loadtest.fleet.process import warmroute as our_own
 from router.security.keys import KeyEntry, digest_of
 
