@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.admin.fleet import fleet_rows, health, replicas, sources, workers
-from router.admin.fleet.worker_operations import WORKER_OPERATIONS, operate_workers
+from router.admin.fleet.worker_operations import operate_workers
 from router.admin.observe import callers, decisions, diagnosis, explain, prefixes, traffic, what_if
 from router.admin.settings import desired_state, limits, log_level, policy, routes
 from router.admin.settings.named_settings import NAMED_OPERATIONS
@@ -16,7 +16,7 @@ OPERATIONS = (
     *(workers.list_workers, fleet_rows.list_fleet, workers.add_worker, workers.get_worker),
     *(workers.change_worker, workers.remove_worker, workers.drain_worker, workers.undrain_worker),
     *(sources.register_worker, sources.deregister_worker),
-    *(*WORKER_OPERATIONS, operate_workers),
+    operate_workers,
     *(policy.get_policy, policy.set_policy, policy.list_policies, policy.put_policy, policy.remove_policy),
     *(routes.list_routes, routes.set_routes, routes.compare_shadows),
     *NAMED_OPERATIONS,

@@ -17,7 +17,7 @@ _EXAMPLES = """\
 examples:
   warmroute keys new alice                              print a key, once, and its line for the file
   warmroute keys new alice --file api-keys              add the line to the file and print the key alone
-  warmroute keys hash alice < key.txt                   print the line for an existing key
+  warmroute keys new alice --stdin < key.txt            print the line for an existing key
   warmroute keys new grafana --role read --file tokens  the same for a token of the admin port
 
 The file (auth.api_keys_file, or admin_tokens_file with --role) holds names and SHA-256 digests. A running gateway reads
@@ -36,40 +36,32 @@ def register(commands: Commands) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="make a key", allow_abbrev=False)
     new.set_defaults(run=_new)
-    existing = actions.add_parser("hash", help="print the line for a key from standard input", allow_abbrev=False)
-    existing.set_defaults(run=_hash)
-    for action in (new, existing):
-        action.add_argument("name", metavar="NAME", help="name of the key: letters, digits, dots, - and _")
-        action.add_argument(
-            "--role", type=Role, choices=list(Role), help="make a token of the admin port with this role"
-        )
-        action.add_argument("--file", metavar="FILE", type=Path, help="add the line to this file")
+    new.add_argument("name", metavar="NAME", help="name of the key: letters, digits, dots, - and _")
+    new.add_argument("--role", type=Role, choices=list(Role), help="make a token of the admin port with this role")
+    new.add_argument("--file", metavar="FILE", type=Path, help="add the line to this file")
+    new.add_argument("--stdin", action="store_true", help="read an existing key from standard input")
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    key = new_key()
+    key = _given(arguments) if arguments.stdin else new_key()
     entry = _entry(arguments, key)
     if arguments.file is not None:
         _add(arguments.file, entry)
-        print(key)
+    if arguments.stdin:
+        print(entry.line)
     else:
-        print(f"key, shown this once:  {key}\nline for the file:     {entry.line}")
+        print(key if arguments.file else f"key, shown this once:  {key}\nline for the file:     {entry.line}")
     return 0
 
 
-def _hash(arguments: argparse.Namespace) -> int:
+def _given(arguments: argparse.Namespace) -> str:
     _name(arguments)
     key = sys.stdin.readline().strip()
     if len(key) < LEAST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
         problem = f"the key has under {LEAST_CHARACTERS} characters, spaces, or others than ASCII"
         fix = "use `warmroute keys new`: a plain hash protects only keys that nobody can guess"
         raise ConfigError([Problem("standard input", problem, fix)])
-    entry = _entry(arguments, key)
-    if arguments.file is not None:
-        _add(arguments.file, entry)
-    else:
-        print(entry.line)
-    return 0
+    return key
 
 
 def _entry(arguments: argparse.Namespace, key: str) -> KeyEntry | TokenEntry:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from router.cli import completion, config, explain, keys, replay, serve, sidecar, worker
+from router.cli import config, explain, keys, replay, serve, sidecar, worker
 from router.cli.checks import check
 from router.cli.guard import USAGE_ERROR, guarded
 from router.cli.operate import diagnose, named_settings, policy, replicas, revisions, routes, top, workers
@@ -58,7 +58,6 @@ def build_parser() -> argparse.ArgumentParser:
         *(routes, named_settings, revisions, replicas, config, keys, worker),
     ):
         command.register(commands)
-    completion.register(commands, parser)
     _register_further(commands)
     return parser
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from router.config.model import ModelConfig, RateLimitsConfig, Section, TenantConfig
 from router.control.state.desired_state import LiveSettings
 from router.control.state.edits import Edit, merged
 
@@ -21,29 +22,22 @@ class NameUnknownError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class NamedSettings:
-    """One such mapping: `one` is the word for an entry. `of` reads the mapping, and `put` replaces it."""
+    """One such mapping: `one` is the word for an entry, `kind` its type. `of` reads the mapping, `put` replaces it."""
 
     one: str
+    kind: type[Section]
     of: Callable[[LiveSettings], Entries]
     put: Callable[[LiveSettings, dict[str, Any]], LiveSettings]
 
     def set_all(self, entries: Entries) -> Edit:
         return lambda settings: self.put(settings, dict(entries))
 
-    def set_one(self, name: str, entry: Any) -> Edit:
-        return lambda settings: self.put(settings, {**self.of(settings), name: entry})
-
     def change(self, name: str, patch: Mapping[str, Any]) -> Edit:
-        """Change an entry by a merge patch (RFC 7396): null takes a field back to its default.
-
-        Raises `NameUnknownError`.
-        """
+        """Set or change an entry by a merge patch (RFC 7396): null takes a field back to its default."""
 
         def edit(settings: LiveSettings) -> LiveSettings:
-            before = self.of(settings).get(name)
-            if before is None:
-                raise NameUnknownError(name)
-            after = msgspec.convert(merged(msgspec.to_builtins(before), patch), type(before))
+            before = msgspec.to_builtins(self.of(settings).get(name, {}))
+            after = msgspec.convert(merged(before, patch), self.kind)
             return self.put(settings, {**self.of(settings), name: after})
 
         return edit
@@ -61,18 +55,23 @@ class NamedSettings:
 
 
 MODELS = NamedSettings(
-    "model", lambda settings: settings.models, lambda settings, models: replace(settings, models=models)
+    "model", ModelConfig, lambda settings: settings.models, lambda settings, models: replace(settings, models=models)
 )
 TENANTS = NamedSettings(
-    "tenant", lambda settings: settings.tenants, lambda settings, tenants: replace(settings, tenants=tenants)
+    "tenant",
+    TenantConfig,
+    lambda settings: settings.tenants,
+    lambda settings, tenants: replace(settings, tenants=tenants),
 )
 TENANT_LIMITS = NamedSettings(
     "limit of tenant",
+    RateLimitsConfig,
     lambda settings: settings.limits.tenants,
     lambda settings, limits: replace(settings, limits=replace(settings.limits, tenants=limits)),
 )
 KEY_LIMITS = NamedSettings(
     "limit of key",
+    RateLimitsConfig,
     lambda settings: settings.limits.keys,
     lambda settings, limits: replace(settings, limits=replace(settings.limits, keys=limits)),
 )

@@ -24,12 +24,12 @@ def operate(system, **body):
 
 def test_both_processes_keep_requests_from_a_paused_worker(system):
     paused, other = list(system.workers())
-    assert system.admin.post(f"/admin/v1/workers/{paused}/pause").status_code == 200
+    assert operate(system, operation="pause", workers=[paused]).status_code == 200
     assert httpx.get(f"http://{paused}/is_paused").json() == {"is_paused": True}
     answers = [complete(system) for _ in range(24)]
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["x-warmroute-worker"] for answer in answers} == {other}
-    assert system.admin.post(f"/admin/v1/workers/{paused}/resume").status_code == 200
+    assert operate(system, operation="resume", workers=[paused]).status_code == 200
     system.wait_for(lambda: {worker["state"] for worker in system.workers().values()} == {"ready"})
     assert httpx.get(f"http://{paused}/is_paused").json() == {"is_paused": False}
 
@@ -53,6 +53,5 @@ def test_both_processes_find_a_loaded_adapter(system, tmp_path):
     system.wait_for(lambda: all("support" in served(worker) for worker in system.workers().values()))
     system.wait_for(lambda: {complete(system, model="support").status_code for _ in range(12)} == {200})
     first = next(iter(system.workers()))
-    assert system.admin.post(f"/admin/v1/workers/{first}/unload-lora", json={"name": "support"}).status_code == 200
-    refused = system.admin.post(f"/admin/v1/workers/{first}/unload-lora", json={"name": "support"})
-    assert (refused.status_code, refused.json()["code"]) == (409, "worker_refused")
+    unload = {"operation": "unload-lora", "workers": [first], "lora_name": "support"}
+    assert [operate(system, **unload).status_code for _ in range(2)] == [200, 207]

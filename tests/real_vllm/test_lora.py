@@ -67,16 +67,19 @@ def test_salted_adapters(gateway):
 def test_the_gateway_loads_and_unloads_an_adapter(vllm, front, tmp_path):
     server = vllm("--enable-lora", environment=(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),))
     gateway = front(server, flags=("--set", 'worker_operations=["load-lora", "unload-lora"]'))
-    path = f"/admin/v1/workers/{gateway.workers()[0]['id']}"
-    live = {"name": "live", "path": str(adapter(tmp_path))}
-    answer = gateway.admin.post(f"{path}/load-lora", json=live)
-    assert (answer.status_code, answer.json()["outcome"]) == (200, "done")
+    live = {"all": True, "lora_name": "live", "lora_path": str(adapter(tmp_path))}
+
+    def operate(operation):
+        return gateway.admin.post("/admin/v1/worker-operations", json={"operation": operation, **live})
+
+    answer = operate("load-lora")
+    assert (answer.status_code, answer.json()["results"][0]["outcome"]) == (200, "done")
     served = lambda: [model["id"] for model in gateway.workers()[0]["models"]]  # noqa: E731
     gateway.wait_for(lambda: "live" in served(), "the adapter among the models")
     assert gateway.chat(PROMPT, model="live").reported == 0
     assert gateway.chat(PROMPT, model="live").reported > 200
-    again = gateway.admin.post(f"{path}/load-lora", json=live)
-    assert (again.status_code, "already been loaded" in again.json()["detail"]) == (409, True)
-    assert gateway.admin.post(f"{path}/unload-lora", json={"name": "live"}).status_code == 200
+    again = operate("load-lora")
+    assert (again.status_code, "already been loaded" in again.json()["results"][0]["detail"]) == (207, True)
+    assert operate("unload-lora").status_code == 200
     gateway.wait_for(lambda: "live" not in served(), "the adapter gone")
     gateway.exact(2)

@@ -85,13 +85,17 @@ def test_many_resets_behind_the_gateway(plain, talk):
 OPERATE = ("--set", 'worker_operations=["pause", "resume", "reset-prefix-cache", "load-lora", "unload-lora"]')
 
 
+def operate(gateway, operation, worker):
+    return gateway.admin.post("/admin/v1/worker-operations", json={"operation": operation, "workers": [worker]})
+
+
 def test_the_gateway_resets_a_cache_and_its_view_follows(plain, front):
     gateway = front(plain, flags=OPERATE)
     worker = gateway.workers()[0]["id"]
     for _ in range(2):
         gateway.chat(PROMPT)
-    answer = gateway.admin.post(f"/admin/v1/workers/{worker}/reset-prefix-cache")
-    assert (answer.status_code, answer.json()["outcome"]) == (200, "done")
+    answer = operate(gateway, "reset-prefix-cache", worker)
+    assert (answer.status_code, answer.json()["results"][0]["outcome"]) == (200, "done")
     step(plain, gateway)
     assert gateway.chat(PROMPT).reported == 0
     assert gateway.chat(PROMPT).reported > 200
@@ -101,9 +105,9 @@ def test_the_gateway_resets_a_cache_and_its_view_follows(plain, front):
 def test_the_gateway_pauses_and_resumes_a_server(plain, front):
     gateway = front(plain, flags=OPERATE)
     worker = gateway.workers()[0]["id"]
-    assert gateway.admin.post(f"/admin/v1/workers/{worker}/pause").status_code == 200
+    assert operate(gateway, "pause", worker).status_code == 200
     assert httpx.get(f"{plain.url}/is_paused").json() == {"is_paused": True}
     assert gateway.workers()[0]["state"] == "draining"
-    assert gateway.admin.post(f"/admin/v1/workers/{worker}/resume").status_code == 200
+    assert operate(gateway, "resume", worker).status_code == 200
     assert httpx.get(f"{plain.url}/is_paused").json() == {"is_paused": False}
     assert gateway.chat(PROMPT).reported is not None

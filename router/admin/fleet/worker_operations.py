@@ -1,20 +1,20 @@
-"""Pause and resume workers, reset their caches, and load adapters: one worker, or all that a selector names."""
+"""Pause and resume workers, reset their caches, and load adapters: by id, or all that a selector names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from backends.vllm.operations import OperationName, WorkerOperation
 from router.admin import changes
 from router.admin.documents import Body, Shape
-from router.admin.http.parameters import Query, TruthQuery
+from router.admin.http.parameters import TruthQuery
 from router.admin.http.problems import AdminError, invalid, not_found
-from router.admin.operations import Answer, Call, Operation, operation
+from router.admin.operations import Answer, Call, operation
 from router.config.model import WorkerConfig
 from router.control.state import edits
 from router.security.token import Role
@@ -22,40 +22,21 @@ from router.workers.operations import WorkerOutcome
 
 SETTING = "worker_operations"
 _NOT_ALLOWED = (
-    "the Host or Origin header is not allowed, the token's role is too low, or the setting worker_operations does not "
-    "have the operation"
+    "the Host or Origin header is not allowed, the token's role is too low (admin, but for a pause or resume of "
+    "`workers`), or the setting worker_operations does not have the operation"
 )
-_PROBLEMS = {
-    403: _NOT_ALLOWED,
-    404: "no such worker",
-    409: "the worker refused; detail says why",
-    502: "the worker gave no answer, and may have done it",
-}
 _DRY_RUN = TruthQuery("dry_run", "answer with the workers that would be asked, and ask none")
-_WAIT_S = Query("wait_s", 60, 3_600, "longest wait for requests that run on the worker, in seconds")
-
-
-class LoraName(Body):
-    """A LoRA adapter by the name under which it is served."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-
-
-class LoraAdapter(Body):
-    """A LoRA adapter to load: the name under which it is served, and its folder on the worker's host."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 class SelectedOperation(Body):
-    """An operation on all workers that serve `model`, and have all of `labels`, and the role `role`; or on `all`.
+    """An operation on `workers` by their ids; on those that serve `model`, have `labels` and the role `role`; or `all`.
 
     `lora_name` and `lora_path` are for adapters; the path is one on the workers' hosts. A pause waits up to `wait_s`
     for the requests that run on a worker.
     """
 
     operation: OperationName
+    workers: list[str] | None = None
     model: str | None = None
     labels: dict[str, str] | None = None
     role: str | None = None
@@ -84,77 +65,23 @@ class WorkerResults(Shape):
     results: list[WorkerResult]
 
 
-def _one(name: OperationName, operation_name: str, summary: str, role: Role, takes: Any = None) -> Operation:
-    """Return the operation on the worker that the path names."""
-
-    async def handle(call: Call) -> Answer:
-        wanted = _of_body(name, call)
-        worker = call.path["id"]
-        if worker not in call.system.control.state.settings.workers:
-            raise changes.unknown_worker(worker)
-        (result,) = (await _results(call, wanted, [worker])).results
-        if result.outcome == "refused":
-            raise AdminError(HTTPStatus.CONFLICT, "worker_refused", f"{worker}: {result.detail}")
-        if result.outcome == "unknown":
-            raise AdminError(HTTPStatus.BAD_GATEWAY, "worker_silent", f"{worker}: {result.detail}")
-        return Answer(result)
-
-    return Operation(
-        "POST",
-        f"/admin/v1/workers/{{id}}/{name}",
-        operation_name,
-        summary,
-        handle,
-        role=role,
-        takes=takes,
-        gives=WorkerResult,
-        query=(_WAIT_S, _DRY_RUN) if name == "pause" else (_DRY_RUN,),
-        problems=_PROBLEMS if takes is not None else {**_PROBLEMS, 422: "a value is not valid"},
-    )
-
-
-WORKER_OPERATIONS = (
-    _one(
-        "pause",
-        "pause_worker",
-        "Send a worker no new requests, wait for those that run there, and pause it. Maintenance is on afterwards.",
-        Role.OPERATE,
-    ),
-    _one("resume", "resume_worker", "Resume a paused worker and end its maintenance.", Role.OPERATE),
-    _one(
-        "reset-prefix-cache", "reset_prefix_cache", "Empty the prefix cache of a worker. It must be idle.", Role.ADMIN
-    ),
-    _one(
-        "load-lora",
-        "load_lora",
-        "Load a LoRA adapter from a folder on the worker's host, and serve it as a model.",
-        Role.ADMIN,
-        LoraAdapter,
-    ),
-    _one("unload-lora", "unload_lora", "Stop serving a LoRA adapter.", Role.ADMIN, LoraName),
-)
-"""Each on one worker."""
-
-
 @operation(
     "POST",
     "/admin/v1/worker-operations",
-    role=Role.ADMIN,
+    role=Role.OPERATE,
     takes=SelectedOperation,
     gives=WorkerResults,
     further=(HTTPStatus.MULTI_STATUS,),
     query=(_DRY_RUN,),
-    problems={403: _NOT_ALLOWED, 404: "no worker is selected"},
+    problems={403: _NOT_ALLOWED, 404: "no worker is selected, or one of `workers` is not there"},
 )
 async def operate_workers(call: Call) -> Answer:
-    """One operation on all workers of a model, with labels or of a role. 207: some have not done it."""
+    """One operation on workers by id, or on all of a model, with labels or of a role. 207: some have not done it."""
     body: SelectedOperation = call.body
     wanted = WorkerOperation(
         operation=body.operation, lora_name=body.lora_name or "", lora_path=body.lora_path or "", wait_s=body.wait_s
     )
-    _check(call, wanted)
-    if body.all == (body.model is not None or body.role is not None or bool(body.labels)):
-        raise invalid("name the workers by model, labels and role, or write all: true for the whole fleet")
+    _check(call, wanted, body)
     workers = await _select(call, body)
     if not workers:
         raise not_found("worker that the selector names", "GET /admin/v1/workers lists all")
@@ -163,33 +90,33 @@ async def operate_workers(call: Call) -> Answer:
     return Answer(results, HTTPStatus.OK if complete else HTTPStatus.MULTI_STATUS)
 
 
-def _of_body(name: OperationName, call: Call) -> WorkerOperation:
-    body = call.body
-    if isinstance(body, LoraAdapter):
-        wanted = WorkerOperation(operation=name, lora_name=body.name, lora_path=body.path)
-    elif isinstance(body, LoraName):
-        wanted = WorkerOperation(operation=name, lora_name=body.name)
-    else:
-        wanted = WorkerOperation(operation=name, wait_s=call.query.get(_WAIT_S.name, _WAIT_S.default))
-    _check(call, wanted)
-    return wanted
-
-
-def _check(call: Call, wanted: WorkerOperation) -> None:
+def _check(call: Call, wanted: WorkerOperation, body: SelectedOperation) -> None:
     allowed = call.system.config.worker_operations
     if wanted.operation not in allowed:
         may = f"it has {', '.join(allowed)}" if allowed else "it is empty"
         detail = f"{wanted.operation} is not in the setting {SETTING} ({may}); add it there, and restart the gateway"
         raise AdminError(HTTPStatus.FORBIDDEN, "operation_not_allowed", detail)
+    light = bool(body.workers) and wanted.operation in ("pause", "resume")
+    if call.role is not None and not light and not call.role.includes(Role.ADMIN):
+        detail = f"{wanted.operation} needs a token with the role admin; the token {call.who} has the role {call.role}"
+        raise AdminError(HTTPStatus.FORBIDDEN, "role_not_allowed", detail)
     if wanted.operation in ("load-lora", "unload-lora") and not wanted.lora_name:
         raise invalid(f"{wanted.operation} needs lora_name")
     if wanted.operation == "load-lora" and not wanted.lora_path:
         raise invalid("load-lora needs lora_path, a path on the workers' hosts")
+    named, selected = bool(body.workers), body.model is not None or body.role is not None or bool(body.labels)
+    if body.all + named + selected != 1:
+        raise invalid("name the workers, or select them by model, labels and role, or write all: true for the fleet")
 
 
 async def _select(call: Call, body: SelectedOperation) -> list[str]:
     serving = None if body.model is None else await call.system.serving(body.model)
     workers = call.system.control.state.settings.workers
+    for name in body.workers or ():
+        if name not in workers:
+            raise changes.unknown_worker(name)
+    if body.workers:
+        return list(dict.fromkeys(body.workers))
     return [name for name, worker in workers.items() if (serving is None or name in serving) and _matches(worker, body)]
 
 

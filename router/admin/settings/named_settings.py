@@ -1,4 +1,4 @@
-"""Entries of settings by name: the same five operations for each kind."""
+"""Entries of settings by name: the same three operations for each kind."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import msgspec
 from router.admin import changes
 from router.admin.documents import Body, Shape, merge_patch_of
 from router.admin.http.paging import page_of, paged
-from router.admin.http.problems import AdminError, not_found
+from router.admin.http.problems import not_found
 from router.admin.operations import Answer, Call, Operation, change, read
 from router.config.model import ModelConfig, RateLimitsConfig, SloConfig, TenantConfig
 from router.control import named_settings
-from router.control.change import ChangeOutcome
 from router.control.named_settings import NamedSettings, NameUnknownError
-from router.control.state.edits import Edit
 
 _Kind: TypeAlias = type[Any]
 
@@ -72,7 +70,6 @@ def _operations_of(
     path: str,
     noun: str,
     about: str,
-    entry: _Kind,
     patch: _Kind,
     gives: _Kind,
     every: _Kind | None = None,
@@ -82,18 +79,8 @@ def _operations_of(
     Their names end in `noun`, and `about` is an entry in words. `gives` is the document of a page; its first field has
     the entries. With `every`, the document of all entries, these can be replaced at once.
     """
-    each, missing = f"{path}/{{name:path}}", {404: "there is no entry with that name"}
+    each = f"{path}/{{name:path}}"
     title, field = f"{about[0].upper()}{about[1:]}", gives.__struct_fields__[0]
-
-    def unknown(call: Call) -> AdminError:
-        return not_found(f"{settings.one} {call.path['name']!r}", f"GET /admin/v1/{path} lists all")
-
-    async def known(call: Call, edit: Edit, did: str) -> ChangeOutcome:
-        """Change an entry that must exist."""
-        try:
-            return await changes.make(call, edit, f"{did} {settings.one} {call.path['name']}")
-        except NameUnknownError:
-            raise unknown(call) from None
 
     @read(
         path,
@@ -118,45 +105,36 @@ def _operations_of(
         shown = Answer(gives(**{field: entries, "next": None}))
         return changes.dry(outcome) if call.dry_run else changes.done(outcome, shown)
 
-    @read(each, entry, name=f"get_{noun}", summary=f"{title}.", problems=missing, versioned=True)
-    async def show(call: Call) -> Answer:
-        found = settings.of(call.system.control.state.settings).get(call.path["name"])
-        if found is None:
-            raise unknown(call)
-        return Answer(found)
+    summary = f"Set or change {about} by a merge patch. A name that is new begins with the defaults."
 
-    summary = f"Set {about}, from the next request on."
-
-    @change("PUT", each, name=f"put_{noun}", summary=summary, takes=entry, gives=entry)
-    async def put(call: Call) -> Answer:
-        name = call.path["name"]
-        outcome = await changes.make(call, settings.set_one(name, call.body), f"set {settings.one} {name}")
-        return await changes.answered(call, outcome, show, call.path)
-
-    summary = f"Change {about} in part, by a merge patch."
-
-    @change("PATCH", each, name=f"change_{noun}", summary=summary, takes=patch, gives=entry, problems=missing)
+    @change("PATCH", each, name=f"change_{noun}", summary=summary, takes=patch, gives=settings.kind)
     async def change_one(call: Call) -> Answer:
-        edit = settings.change(call.path["name"], msgspec.to_builtins(call.body))
-        return await changes.answered(call, await known(call, edit, "changed"), show, call.path)
+        name = call.path["name"]
+        edit = settings.change(name, msgspec.to_builtins(call.body))
+        outcome = await changes.make(call, edit, f"changed {settings.one} {name}")
+        found = settings.of(call.system.control.state.settings).get(name)
+        return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(found))
 
-    problems = {**missing, 422: "the other settings are not valid without it"}
+    problems = {404: "there is no entry with that name", 422: "the other settings are not valid without it"}
 
     @change("DELETE", each, name=f"remove_{noun}", summary=f"Remove {about}.", problems=problems)
     async def remove(call: Call) -> Answer:
-        return await changes.answered(call, await known(call, settings.remove(call.path["name"]), "removed"))
+        name = call.path["name"]
+        try:
+            outcome = await changes.make(call, settings.remove(name), f"removed {settings.one} {name}")
+        except NameUnknownError:
+            raise not_found(f"{settings.one} {name!r}", f"GET /admin/v1/{path} lists all") from None
+        return await changes.answered(call, outcome)
 
-    return page, *((set_all,) if every else ()), show, put, change_one, remove
+    return page, *((set_all,) if every else ()), change_one, remove
 
 
-_LIMITS = (RateLimitsConfig, RateLimitsChange, NamedLimits, NewNamedLimits)
+_LIMITS = (RateLimitsChange, NamedLimits, NewNamedLimits)
 NAMED_OPERATIONS = (
-    *_operations_of(
-        named_settings.MODELS, "models", "model", "the settings of a model", ModelConfig, ModelChange, Models
-    ),
+    *_operations_of(named_settings.MODELS, "models", "model", "the settings of a model", ModelChange, Models),
     *_operations_of(
         *(named_settings.TENANTS, "tenants", "tenant", "the keys, quotas and trust of a tenant"),
-        *(TenantConfig, TenantChange, Tenants),
+        *(TenantChange, Tenants),
     ),
     *_operations_of(named_settings.TENANT_LIMITS, "limits/tenants", "tenant_limit", "the limits of a tenant", *_LIMITS),
     *_operations_of(named_settings.KEY_LIMITS, "limits/keys", "key_limit", "the limits of an API key", *_LIMITS),

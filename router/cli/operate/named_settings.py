@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -125,23 +124,8 @@ def _list(resource: Resource, arguments: argparse.Namespace) -> int:
 
 def _set(resource: Resource, arguments: argparse.Namespace) -> int:
     path, section = _entry(resource, arguments)
-    # late: `warmroute --help` must not wait for TLS
-    from router.cli.operate.admin_client import AdminClientError
-
-    patch = merge_patch(section, arguments.settings)
-    try:
-        reply = call(arguments, "PATCH", path, patch)
-    except AdminClientError as error:
-        if error.code != "not_found":
-            raise
-        reply = call(arguments, "PUT", path, _given(patch))
+    reply = call(arguments, "PATCH", path, merge_patch(section, arguments.settings))
     return changed(arguments, reply, f"set {arguments.name}")
-
-
-def _given(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a patch gives, without those that it takes back."""
-    given = {key: _given(value) if isinstance(value, Mapping) else value for key, value in patch.items()}
-    return {key: value for key, value in given.items() if value is not None}
 
 
 def _remove(resource: Resource, arguments: argparse.Namespace) -> int:

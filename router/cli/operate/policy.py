@@ -14,8 +14,7 @@ from router.cli.options import Commands, pairs
 
 def register(commands: Commands) -> None:
     policy = group(commands, "policy", "show or change the policy of a running gateway")
-    add_operation(policy, "show", "show the policy in use", _show)
-    add_operation(policy, "list", "list the rules that can be chosen", _list)
+    add_operation(policy, "show", "show the policy in use, and the rules that can be chosen", _show)
     wanted = add_operation(policy, "set", "choose another policy", _set, changes=True)
     wanted.add_argument("--name", help="set the further policy of this name, for routes")
     _add_wanted(wanted)
@@ -26,7 +25,7 @@ def register(commands: Commands) -> None:
 
 
 def _add_wanted(parser: argparse.ArgumentParser, without: str = "default: as it is now") -> None:
-    parser.add_argument("rule", help="a rule, as `warmroute policy list` shows them")
+    parser.add_argument("rule", help="a rule, as `warmroute policy show` lists them")
     parser.add_argument("--param", metavar="KEY=VALUE", action="append", default=[], help="parameter (repeatable)")
     for name in ("hold", "lanes"):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=without)
@@ -43,21 +42,13 @@ def _show(arguments: argparse.Namespace) -> int:
         named = call(arguments, "GET", "/policies").document["policies"]
         if named:
             print_table(("further policy", ""), [(name, json.dumps(_set_fields(one))) for name, one in named.items()])
+        rules = [(one["rule"], one["summary"], ", ".join(one["params"])) for one in reply.document["available"]]
+        print_table(("rule", "", "parameters"), rules)
     return 0
 
 
 def _set_fields(policy: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in policy.items() if value not in (None, {}, 0)}
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "GET", "/policy")
-    if arguments.output == "json":
-        print(json.dumps(reply.document["available"], indent=2))
-        return 0
-    rows = [(one["rule"], one["summary"], ", ".join(one["params"])) for one in reply.document["available"]]
-    print_table(("rule", "", "parameters"), rows)
-    return 0
 
 
 def _set(arguments: argparse.Namespace) -> int:

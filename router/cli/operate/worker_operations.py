@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from router.cli.operate.operating import add_operation, as_json, call, print_table
 from router.cli.options import Commands, pairs
@@ -42,20 +41,14 @@ def register(workers: Commands) -> None:
             parser.add_argument(f"--lora-{field}", required=True, help=f"{field} of the adapter")
         if command.operation == "pause":
             parser.add_argument("--wait", metavar="SECONDS", type=int, default=60, help="longest wait (%(default)s)")
-        parser.set_defaults(operation=command.operation)
+        parser.set_defaults(operation=command.operation, adapter=command.adapter)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Print one line for each worker. The exit code is 1 unless all have done it."""
-    body = _body(arguments)
-    if arguments.id is None:
-        reply = call(arguments, "POST", "/worker-operations", body, wait_s=0, limit_s=_limit_s(arguments))
-        results = reply.document["results"]
-    else:
-        path = f"/workers/{quote(arguments.id, safe='')}/{arguments.operation}"
-        wait_s = getattr(arguments, "wait", 0)
-        reply = call(arguments, "POST", path, _adapter(arguments), wait_s=wait_s, limit_s=_limit_s(arguments))
-        results = [reply.document]
+    limit_s = float(getattr(arguments, "wait", 120)) + 60.0
+    reply = call(arguments, "POST", "/worker-operations", _body(arguments), wait_s=0, limit_s=limit_s)
+    results = reply.document["results"]
     if not as_json(arguments, reply):
         rows = [(each["worker"], each["name"], each["outcome"].replace("_", " "), each["detail"]) for each in results]
         print_table(("worker", "name", "outcome", "reason"), rows)
@@ -70,15 +63,8 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
     if (arguments.id is None) == (not given):
         fix = "write HOST:PORT, or --model, --label, --role or --all"
         raise ConfigError([Problem("the workers", "one worker or a selector is needed, and not both", fix)])
-    adapter = {f"lora_{field}": value for field, value in (_adapter(arguments) or {}).items()}
+    if arguments.id is not None:
+        given["workers"] = [arguments.id]
+    adapter = {f"lora_{field}": getattr(arguments, f"lora_{field}") for field in arguments.adapter}
     wait = {"wait_s": arguments.wait} if arguments.operation == "pause" else {}
     return {"operation": arguments.operation, **given, **adapter, **wait}
-
-
-def _adapter(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    fields = {field: getattr(arguments, f"lora_{field}", None) for field in ("name", "path")}
-    return {field: value for field, value in fields.items() if value is not None} or None
-
-
-def _limit_s(arguments: argparse.Namespace) -> float:
-    return float(getattr(arguments, "wait", 120)) + 60.0

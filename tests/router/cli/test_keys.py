@@ -38,13 +38,13 @@ def test_a_file_without_an_end_of_line(tmp_path, capsys, monkeypatch):
     line = " ".join(capsys.readouterr().out.split()[-2:])
     file.write_text(line)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{EXISTING}\n"))
-    assert main(["keys", "hash", "bob", "--file", str(file)]) == 0
+    assert main(["keys", "new", "bob", "--stdin", "--file", str(file)]) == 0
     assert ApiKeys(AuthConfig(api_keys_file=str(file))).name_of(EXISTING.encode()) == "bob"
 
 
 def test_the_line_of_an_existing_key(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{EXISTING}\n"))
-    assert main(["keys", "hash", "bob"]) == 0
+    assert main(["keys", "new", "bob", "--stdin"]) == 0
     out = capsys.readouterr().out
     assert parse_entry(out).digest == digest_of(EXISTING.encode())
     assert EXISTING not in out
@@ -53,7 +53,7 @@ def test_the_line_of_an_existing_key(capsys, monkeypatch):
 @pytest.mark.parametrize("key", ["", "short", "with spaces in it, though long enough", "ü" * 30])
 def test_a_key_that_can_be_guessed(capsys, monkeypatch, key):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{key}\n"))
-    assert main(["keys", "hash", "bob"]) == 2
+    assert main(["keys", "new", "bob", "--stdin"]) == 2
     said = capsys.readouterr().err
     assert "warmroute keys new" in said
     assert not key or key not in said

@@ -1,5 +1,6 @@
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -103,14 +104,14 @@ EDITS = st.one_of(
     st.builds(MODELS.change, MODEL_NAMES, st.sampled_from([{"slo": {"ttft": 1.0}}, {"slo": None}, {"aliases": None}])),
     st.builds(TENANTS.change, TENANT_NAMES, st.sampled_from([{"trusted": True}, {"trusted": None}, {"keys": ["a"]}])),
     st.builds(KEY_LIMITS.change, LIMITED_KEYS, st.sampled_from([{"requests_per_minute": 9}, {"burst_requests": None}])),
-    st.builds(TENANTS.set_one, TENANT_NAMES, TENANT),
+    st.builds(TENANTS.change, TENANT_NAMES, TENANT.map(msgspec.to_builtins)),
     st.builds(TENANTS.remove, TENANT_NAMES),
-    st.builds(TENANT_LIMITS.set_one, LIMITED_TENANTS, LIMIT),
+    st.builds(TENANT_LIMITS.change, LIMITED_TENANTS, LIMIT.map(msgspec.to_builtins)),
     st.builds(TENANT_LIMITS.remove, LIMITED_TENANTS),
     st.builds(TENANT_LIMITS.set_all, st.dictionaries(LIMITED_TENANTS, LIMIT, max_size=2)),
-    st.builds(KEY_LIMITS.set_one, LIMITED_KEYS, LIMIT),
+    st.builds(KEY_LIMITS.change, LIMITED_KEYS, LIMIT.map(msgspec.to_builtins)),
     st.builds(KEY_LIMITS.remove, LIMITED_KEYS),
-    st.builds(MODELS.set_one, MODEL_NAMES, MODEL),
+    st.builds(MODELS.change, MODEL_NAMES, MODEL.map(msgspec.to_builtins)),
     st.builds(MODELS.remove, MODEL_NAMES),
     st.builds(set_named_policy, NAMES, POLICIES),
     st.builds(remove_named_policy, NAMES),

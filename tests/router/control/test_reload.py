@@ -173,7 +173,7 @@ async def test_models_tenants_and_limits_apply_and_the_other_limits_are_pending(
 async def test_limits_that_the_api_and_the_file_changed_are_one_conflict():
     config = Config(limits=LimitsConfig(tenants={"default": RateLimitsConfig(requests_per_minute=60)}))
     fleet = Fleet(config)
-    await fleet.control.make(Change(TENANT_LIMITS.set_one("default", RateLimitsConfig(tokens_per_minute=9)), "a test"))
+    await fleet.control.make(Change(TENANT_LIMITS.change("default", {"tokens_per_minute": 9}), "a test"))
     new = {"default": RateLimitsConfig(requests_per_minute=6, burst_requests=9)}
     fleet.read = replace(config, limits=LimitsConfig(tenants=new))
     found = await fleet.control.reload()

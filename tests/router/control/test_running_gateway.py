@@ -89,7 +89,7 @@ async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(sys
     tested = []
     system.watcher.test_again = lambda models: tested.append(set(models))
     wanted = {"m": ModelConfig(dir=str(folder), aliases=("chat",))}
-    await make(system, MODELS.set_one("m", wanted["m"]))
+    await make(system, MODELS.change("m", msgspec.to_builtins(wanted["m"])))
     assert system.running.settings.models == wanted
     assert system.identity.describe("m") == f"rendered locally from {folder}"
     assert system.gateway._parts.names.target("chat") == "m"
@@ -100,10 +100,10 @@ async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(sys
 
 async def test_a_broken_tokenizer_is_refused_and_the_old_one_stays(system, tmp_path):
     folder = Path(shutil.copytree(shipped_model_dir(), tmp_path / "model"))
-    await make(system, MODELS.set_one("m", ModelConfig(dir=str(folder))))
+    await make(system, MODELS.change("m", {"dir": str(folder)}))
     broken = Path(shutil.copytree(folder, tmp_path / "broken"))
     (broken / "tokenizer.json").write_text("{")
     with pytest.raises(ConfigError) as refused:
-        await make(system, MODELS.set_one("m", ModelConfig(dir=str(broken))))
+        await make(system, MODELS.change("m", {"dir": str(broken)}))
     assert (refused.value.problems[0].place, system.control.state.version) == ("models.m.dir", 2)
     assert system.identity.describe("m") == f"rendered locally from {folder}"

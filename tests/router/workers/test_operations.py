@@ -28,9 +28,9 @@ class Site:
         body = {"model": model, "prompt": PROMPT, "max_tokens": 1}
         return await self.client.post(f"{self.public}/v1/completions", json=body)
 
-    async def operate(self, path, **body):
-        url = f"http://{self.system._admin.address}/admin/v1/{path}"
-        return await self.client.post(url, json=body or None)
+    async def operate(self, operation, workers=None, **more):
+        url = f"http://{self.system._admin.address}/admin/v1/worker-operations"
+        return await self.client.post(url, json={"operation": operation, "workers": workers, **more})
 
     def blocks(self):
         residency, fleet = self.system.residency, self.system.fleet
@@ -67,12 +67,12 @@ async def site():
 async def test_a_paused_worker_gets_no_requests_until_it_is_resumed(site):
     site = await site()
     paused = site.ids[0]
-    assert (await site.operate(f"workers/{paused}/pause")).status_code == 200
+    assert (await site.operate("pause", [paused])).status_code == 200
     assert site.workers[0].worker.pause_mode == "wait"
     answers = await asyncio.gather(*(site.ask() for _ in range(8)))
     assert {answer.status_code for answer in answers} == {200}
     assert {record.worker for record in site.system.dispatcher.decisions(8)} == {site.ids[1]}
-    assert (await site.operate(f"workers/{paused}/resume")).status_code == 200
+    assert (await site.operate("resume", [paused])).status_code == 200
     assert site.workers[0].worker.pause_mode is None
     await eventually(lambda: site.system.fleet.serving == 2)
 
@@ -83,7 +83,7 @@ async def test_a_reset_empties_an_approximate_view(site):
         assert (await site.ask()).status_code == 200
         for name, blocks in zip(site.ids, site.blocks(), strict=True):
             (site.system.fleet.drain if blocks else site.system.fleet.undrain)(name)
-    answer = await site.operate("worker-operations", operation="reset-prefix-cache", all=True)
+    answer = await site.operate("reset-prefix-cache", all=True)
     assert (answer.status_code, [each["outcome"] for each in answer.json()["results"]]) == (200, ["done", "done"])
     assert site.blocks() == [0, 0]
     site.system.fleet.undrain(site.ids[0])
@@ -96,7 +96,7 @@ async def test_a_view_from_events_follows_the_event_of_the_reset(site):
     await site.ask()
     await eventually(lambda: any(site.blocks()))
     used = site.blocks().index(max(site.blocks()))
-    assert (await site.operate(f"workers/{site.ids[used]}/reset-prefix-cache")).status_code == 200
+    assert (await site.operate("reset-prefix-cache", [site.ids[used]])).status_code == 200
     site.system.fleet.drain(site.ids[1 - used])
     assert (await site.ask()).json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     before = len(PROMPT.split())
@@ -111,18 +111,18 @@ async def test_a_loaded_adapter_is_served_as_a_model_and_is_gone_after_it_is_unl
     site = await site()
     assert (await site.ask("support")).status_code == 404
     loading = {"operation": "load-lora", "model": FAST.model_name, "lora_name": "support", "lora_path": str(tmp_path)}
-    assert (await site.operate("worker-operations", **loading)).status_code == 200
+    assert (await site.operate(**loading)).status_code == 200
     await eventually(lambda: len(site.system.fleet.candidate_set("support").ready) == 2)
     assert (await site.ask("support")).json()["model"] == "support"
-    again = await site.operate("worker-operations", **loading)
+    again = await site.operate(**loading)
     assert again.status_code == 207 and "already been loaded" in again.json()["results"][0]["detail"]
-    assert (await site.operate(f"workers/{site.ids[0]}/unload-lora", name="support")).status_code == 200
+    assert (await site.operate("unload-lora", site.ids[:1], lora_name="support")).status_code == 200
     await eventually(lambda: len(site.system.fleet.candidate_set("support").ready) == 1)
 
 
 async def test_a_worker_that_does_not_offer_it_is_reported_beside_those_that_do(site):
     site = await site()
     site.workers[1].worker.engine.reset_prefix_cache = lambda: False
-    answer = await site.operate("worker-operations", operation="reset-prefix-cache", all=True)
+    answer = await site.operate("reset-prefix-cache", all=True)
     assert answer.status_code == 207
     assert [each["outcome"] for each in answer.json()["results"]] == ["done", "refused"]

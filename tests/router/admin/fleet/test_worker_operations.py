@@ -26,45 +26,51 @@ async def fleet(client, system):
     return system
 
 
-def path(operation, worker="a:1"):
-    return f"/admin/v1/workers/{worker}/{operation}"
+@pytest.fixture
+def operate(client):
+    def post(operation, *workers, **more):
+        return client.post(SELECTED, json={"operation": operation, "workers": workers or ["a:1"], **more})
+
+    return post
 
 
-async def test_a_paused_worker_gets_no_requests_until_it_is_resumed(client, fleet):
-    answer = await client.post(f"{path('pause')}?wait_s=7")
-    assert answer.json() == {"worker": "a:1", "outcome": "done", "name": "a", "detail": None}
+async def test_a_paused_worker_gets_no_requests_until_it_is_resumed(operate, fleet):
+    answer = await operate("pause", wait_s=7)
+    (result,) = answer.json()["results"]
+    assert (answer.status_code, result) == (200, {"worker": "a:1", "outcome": "done", "name": "a", "detail": None})
     assert fleet.operated == [(WorkerOperation(operation="pause", wait_s=7), ["a:1"], ["a:1"])]
     assert fleet.maintained() == ["a:1"]
-    await client.post(path("resume"))
+    await operate("resume")
     assert fleet.operated[1][2] == ["a:1"], "it is resumed before it gets requests"
     assert fleet.maintained() == []
 
 
 @pytest.mark.parametrize("maintenance", [False, True])
-async def test_a_worker_that_refuses_to_pause_is_as_before(client, fleet, problem, maintenance):
+async def test_a_worker_that_refuses_to_pause_is_as_before(client, operate, fleet, maintenance):
     await client.patch("/admin/v1/workers/a:1", json={"maintenance": maintenance})
     fleet.outcomes["a:1"] = WorkerOutcome("a:1", "refused", "not offered")
-    assert problem(await client.post(path("pause")), 409) == ("worker_refused", "a:1: not offered")
+    answer = await operate("pause")
+    assert (answer.status_code, answer.json()["results"][0]["detail"]) == (207, "not offered")
     assert fleet.maintained() == (["a:1"] if maintenance else [])
 
 
-async def test_a_worker_that_did_not_answer_may_be_paused_and_gets_no_requests(client, fleet, problem):
+async def test_a_worker_that_did_not_answer_may_be_paused_and_gets_no_requests(operate, fleet):
     fleet.outcomes["a:1"] = WorkerOutcome("a:1", "unknown", "no answer")
-    assert problem(await client.post(path("pause")), 502)[0] == "worker_silent"
+    assert (await operate("pause")).json()["results"][0]["outcome"] == "unknown"
     assert fleet.maintained() == ["a:1"]
 
 
-async def test_a_worker_that_refuses_to_resume_stays_in_maintenance(client, fleet, problem):
-    await client.post(path("pause"))
+async def test_a_worker_that_refuses_to_resume_stays_in_maintenance(operate, fleet):
+    await operate("pause")
     fleet.outcomes["a:1"] = WorkerOutcome("a:1", "refused", "busy")
-    problem(await client.post(path("resume")), 409)
+    assert (await operate("resume")).status_code == 207
     assert fleet.maintained() == ["a:1"]
 
 
-async def test_adapters_and_resets_are_passed_on(client, fleet):
-    await client.post(path("reset-prefix-cache"))
-    await client.post(path("load-lora"), json={"name": "x", "path": "/x"})
-    await client.post(path("unload-lora"), json={"name": "x"})
+async def test_adapters_and_resets_are_passed_on(operate, fleet):
+    await operate("reset-prefix-cache")
+    await operate("load-lora", lora_name="x", lora_path="/x")
+    await operate("unload-lora", lora_name="x")
     assert [wanted for wanted, *_ in fleet.operated] == [
         WorkerOperation(operation="reset-prefix-cache"),
         WorkerOperation(operation="load-lora", lora_name="x", lora_path="/x"),
@@ -77,6 +83,7 @@ async def test_adapters_and_resets_are_passed_on(client, fleet):
     ("selector", "workers"),
     [
         ({"all": True}, ["a:1", "b:1", "c:1"]),
+        ({"workers": ["c:1", "a:1", "c:1"]}, ["c:1", "a:1"]),
         ({"labels": {"rack": "1"}}, ["a:1", "b:1"]),
         ({"role": "decode"}, ["b:1"]),
         ({"model": "m"}, ["b:1", "c:1"]),
@@ -106,7 +113,6 @@ async def test_a_dry_run_asks_no_worker(client, fleet):
     body = {"operation": "pause", "all": True}
     answer = await client.post(f"{SELECTED}?dry_run=true", json=body)
     assert [each["outcome"] for each in answer.json()["results"]] == ["dry_run"] * 3
-    assert (await client.post(f"{path('pause')}?dry_run=true")).json()["outcome"] == "dry_run"
     assert (fleet.operated, fleet.maintained()) == ([], [])
 
 
@@ -115,6 +121,8 @@ async def test_a_dry_run_asks_no_worker(client, fleet):
     [
         ({"operation": "pause"}, 422, "name the workers"),
         ({"operation": "pause", "all": True, "role": "decode"}, 422, "name the workers"),
+        ({"operation": "pause", "all": True, "workers": ["a:1"]}, 422, "name the workers"),
+        ({"operation": "pause", "workers": ["a:1", "d:1"]}, 404, "there is no worker 'd:1'"),
         ({"operation": "pause", "role": "none"}, 404, "no worker that the selector names"),
         ({"operation": "load-lora", "all": True, "lora_name": "x"}, 422, "load-lora needs lora_path"),
         ({"operation": "unload-lora", "all": True}, 422, "unload-lora needs lora_name"),
@@ -127,14 +135,10 @@ async def test_a_call_that_makes_no_sense_is_refused(client, fleet, problem, bod
     assert not fleet.operated
 
 
-async def test_a_worker_that_is_not_there_is_not_found(client, fleet, problem):
-    assert problem(await client.post(path("pause", "d:1")), 404)[0] == "not_found"
-
-
-async def test_operations_are_audited(client, fleet):
-    await client.post(path("load-lora"), json={"name": "x", "path": "/x"})
+async def test_operations_are_audited(client, operate, fleet):
+    await operate("load-lora", lora_name="x", lora_path="/x")
     (entry,) = (await client.get("/admin/v1/audit?limit=1")).json()["entries"]
-    assert (entry["operation"], entry["change"]["name"], entry["outcome"]) == ("load_lora", "x", "done")
+    assert (entry["operation"], entry["change"]["lora_name"], entry["outcome"]) == ("operate_workers", "x", "done")
 
 
 class TestDefaultSetting:
@@ -143,14 +147,11 @@ class TestDefaultSetting:
         return Config()
 
     @pytest.mark.parametrize("operation", ["pause", "resume", "load-lora", "unload-lora"])
-    async def test_an_operation_that_is_not_listed_is_forbidden(self, client, fleet, problem, operation):
-        body = {"load-lora": {"name": "x", "path": "/x"}, "unload-lora": {"name": "x"}}.get(operation)
-        code, detail = problem(await client.post(path(operation), json=body), 403)
+    async def test_an_operation_that_is_not_listed_is_forbidden(self, operate, fleet, problem, operation):
+        code, detail = problem(await operate(operation, lora_name="x", lora_path="/x"), 403)
         assert code == "operation_not_allowed"
         assert f"{operation} is not in the setting worker_operations (it has reset-prefix-cache)" in detail
-        chosen = {"operation": operation, "all": True}
-        assert problem(await client.post(SELECTED, json=chosen), 403)[0] == "operation_not_allowed"
         assert not fleet.operated
 
-    async def test_a_cache_reset_is_allowed(self, client, fleet):
-        assert (await client.post(path("reset-prefix-cache"))).status_code == 200
+    async def test_a_cache_reset_is_allowed(self, operate, fleet):
+        assert (await operate("reset-prefix-cache")).status_code == 200
