@@ -105,11 +105,8 @@ FLEET = Dashboard(
         "Scaling": (
             Panel(
                 "Workers needed",
-                "By role, and how many are ready. docs/how-to/operate.md explains the number.",
-                {
-                    "needed: {{role}}": common("desired_replicas", "role"),
-                    "ready: {{role}}": common("ready_replicas", "role"),
-                },
+                "By role. docs/how-to/operate.md explains the number.",
+                {"{{role}}": common("desired_replicas", "role")},
             ),
             Panel(
                 "Measures",
@@ -164,14 +161,12 @@ FLEET = Dashboard(
         ),
         "Caches": (
             Panel(
-                "Hit share by worker",
-                "Prompt tokens found in vLLM's prefix cache.",
+                "Cached share by worker",
+                "Prompt tokens that responses report as cached, of all that were placed.",
                 {
                     "{{worker}}": share(
-                        rate("worker_prefix_tokens_total", 'kind="hit"'),
-                        rate("worker_prefix_tokens_total", 'kind="queried"'),
-                        " by (worker)",
-                    ).replace("sum by", "max by")
+                        rate("cached_tokens_total", 'source="reported"'), rate("prompt_tokens_total"), " by (worker)"
+                    )
                 },
                 "percentunit",
                 1,
@@ -292,9 +287,8 @@ ROUTING = Dashboard(
             ),
             Panel(
                 "Bypassed",
-                "Requests that no worker could take, and failures of the policy.",
+                "Requests of which the policy failed.",
                 {
-                    "rejected: {{code}}": or_zero(f"sum by (code) ({rate('rejections_total')})"),
                     "policy failed: {{policy}}": or_zero(f"sum by (policy) ({rate('policy_errors_total')})"),
                 },
                 "reqps",
@@ -549,7 +543,7 @@ LEVELS = Dashboard(
             Panel(
                 "Errors by route",
                 "The gateway's own, of requests that it had read, by phase.",
-                {"{{route}} {{phase}}": or_zero(f"sum by (route, phase) ({of_requests('route_errors_total')})")},
+                {"{{route}} {{phase}}": or_zero(f"sum by (route, phase) ({of_requests('errors_total')})")},
                 "reqps",
                 stack=True,
             ),

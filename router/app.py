@@ -281,7 +281,6 @@ class GatewayProcess:
                 lambda: readings.identity_readings(self.identity.statistics()),
                 lambda: readings.setting_readings(self.config, limit),
                 lambda: readings.replica_readings(self.replica.statistics() if self.replica is not None else None),
-                lambda: readings.placement_readings(self._member.statistics() if self._member is not None else None),
                 lambda: readings.trace_readings(self._traces.statistics() if self._traces is not None else {}),
                 readings.process_readings,
                 self.further_readings,

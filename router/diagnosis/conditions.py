@@ -241,12 +241,6 @@ ROUTING = (
         alert_after="15m", finding_after_s=60.0,
     ),
     Condition(
-        "self_test_off", ADVICE, "routing", level("self_test_on", "==", 0),
-        "The self-test of workers is off", "The self-test of workers is off.",
-        "Nothing proves that the views of the workers' caches are exact.",
-        fixed("residency.self_test: true; it sends one short prompt twice to each new worker"), alert_after="1h",
-    ),
-    Condition(
         "replica_alone", DEGRADED, "routing", gateway_level("replica_alone", "==", 1),
         "The gateway {instance} does not hear the others", "This gateway does not hear the others through Redis.",
         "It decides without the load that the other gateways reserve.",
@@ -324,7 +318,7 @@ GATEWAY = (
         fixed("correct the file; the log has the mistake"),
     ),
     Condition(
-        "state_not_saved", DEGRADED, "gateway", gateway_level("state_unsaved", "==", 1),
+        "state_not_saved", DEGRADED, "gateway", gateway_level("state_problems", "==", 1, 'problem="unsaved"'),
         "{instance} cannot write its state", "The state of the admin API's changes is not on disk.",
         "Changes of the admin API are refused, or end with the process.",
         fixed("free space in state_dir, or let this user write there; each gateway needs a state_dir of its own"),
@@ -332,7 +326,7 @@ GATEWAY = (
         alert_after="1m",
     ),
     Condition(
-        "state_set_aside", DEGRADED, "gateway", gateway_level("state_files_set_aside", ">", 0),
+        "state_set_aside", DEGRADED, "gateway", gateway_level("state_problems", ">", 0, 'problem="set_aside"'),
         "{instance} could not use its state file in whole", "Changes of the admin API were set aside at the start.",
         "The gateway started from its settings, or without what a newer version had written.",
         fixed("mend the file that state_dir keeps under another name, and start again; the log has the reason"),

@@ -301,8 +301,8 @@ def risen(name: str, minutes: int, *by: str, where: str = "", of: tuple[str, ...
     return Signal(Risen(Metric(name, where), minutes, by, of), ">", 0)
 
 
-def gateway_level(name: str, test: Test, bound: float) -> Signal:
-    return level(name, test, bound, of=_GATEWAY)
+def gateway_level(name: str, test: Test, bound: float, where: str = "") -> Signal:
+    return level(name, test, bound, where=where, of=_GATEWAY)
 
 
 def gateway_risen(name: str, minutes: int, *by: str, where: str = "") -> Signal:

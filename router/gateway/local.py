@@ -130,7 +130,7 @@ class LocalAnswers:
 
     def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
         """Return the error response for a refused request. `head` is None if the head could not be parsed."""
-        self._metrics.errors.add(1.0, (error.kind.spec.code, "request"))
+        self._metrics.errors.add(1.0, (error.kind.spec.code, "request", "", ""))
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
@@ -206,7 +206,7 @@ class LocalAnswers:
         if card is not None:
             return 200, card
         missing = RequestError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:200]}` does not exist.", param="model")
-        self._metrics.errors.add(1.0, (missing.kind.spec.code, "request"))
+        self._metrics.errors.add(1.0, (missing.kind.spec.code, "request", "", ""))
         return 404, read_json(error_body(missing, "/v1/models"))
 
 

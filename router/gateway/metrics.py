@@ -29,7 +29,6 @@ class GatewayMetrics:
         self.route_prompt_tokens: Final = counter("route_prompt_tokens")
         self.service_levels: Final = counter("service_level_requests")
         self.errors: Final = counter("errors")
-        self.route_errors: Final = counter("route_errors")
         self.client_aborts: Final = counter("client_aborts")
         self.requests_by_key: Final = counter("requests_by_key")
         self.reloads: Final = counter("reloads")

@@ -88,9 +88,8 @@ _TABLE = {
     "histogram wait queue_seconds{placed}": "Time requests were queued with no worker ready; placed says if one came.",
     "histogram wait hold_seconds": "Time requests were held by the policy (admission hold).",
     "histogram cpu decision_seconds": "Time to choose a worker and reserve its load.",
-    "counter errors{code,phase}": "Errors that the gateway itself answered, by code and phase.",
-    "counter experimental route_errors{route,model,phase}": "Errors that the gateway itself answered to requests that "
-    "it had read, by route, model and phase.",
+    "counter errors{code,phase,route,model}": "Errors that the gateway itself answered, by code and phase. Route and "
+    "model are empty if the request was not read.",
     "counter experimental route_prompt_tokens{route,model,cached}": "Prompt tokens of answers that report cached "
     "tokens, by whether they were cached.",
     "counter retries{point}": "Attempts that failed and were retried on another worker, by failure point.",
@@ -133,14 +132,12 @@ _TABLE = {
     "counter route_refusals{route}": "Requests refused because their route's queue was full or too slow.",
     "counter service_level_requests{route,target,met}": "Streams with a service level, by route, target (ttft or tpot) "
     "and whether they met it.",
-    "gauge tenant_queued_requests{tenant}": "A tenant's requests that are queued or held now.",
-    "gauge tenant_buffered_body_bytes{tenant}": "A tenant's request body bytes kept until their worker answers.",
+    "gauge tenant_use{tenant,quota}": "What a tenant uses of its quotas now: max_queued_requests or "
+    "max_buffered_body_bytes.",
     "counter tenant_refusals{tenant,quota}": "Requests refused by a tenant's quota: max_queued_requests or "
     "max_buffered_body_bytes.",
-    "gauge max limit_running_requests{account}": "Requests in progress of a tenant or key with limits, in the whole "
-    "fleet.",
-    "gauge max limit_remaining{account,unit}": "What is left in the bucket of a tenant or key, by unit: requests or "
-    "tokens. Below 0: more was used than the estimate.",
+    "gauge max limit_remaining{account,unit}": "What is left of the limits of a tenant or key, by unit: requests or "
+    "tokens of the bucket, or concurrent_requests. Below 0: more was used than the estimate.",
     "counter limit_admitted_requests{account}": "Requests that were charged to a tenant's or key's limits.",
     "counter limit_used_tokens{account}": "Tokens of ended requests that a tenant's or key's limits were charged.",
     "counter limit_refusals{account,limit}": "Requests refused with 429, by limit: requests_per_minute, "
@@ -153,14 +150,10 @@ _TABLE = {
     "slower), or none, so that prompts have no token ids.",
     "counter identified_prompt_tokens{source}": "Prompt tokens of identified requests, by source: memory (of tokenised "
     "prefixes) or tokenizer.",
-    "gauge cache_bytes{cache}": "Memory of what the gateway keeps, by cache: prompts (with 8 MiB of the latest texts "
-    "beside their limit), or views (the approximate ones).",
-    "gauge cache_limit_bytes{cache}": "Limit of cache_bytes: residency.memo_bytes and residency.approximate_bytes.",
     # decisions
     "counter decisions{worker,residency}": "Placed requests, by worker and residency of its view.",
     "counter route_decisions{route,policy}": "Placed requests, by route and policy.",
     "counter decision_log_lost_windows": "Windows of the decision log that ended early because a line was lost.",
-    "counter rejections{code}": "Requests that no worker could take, by error code.",
     "counter attempt_failures{worker,point}": "Attempts that a worker failed, by worker and failure point.",
     "counter policy_errors{policy}": "Times the policy raised or returned an invalid decision, and was bypassed.",
     "counter prompt_tokens{worker}": "Prompt tokens of placed requests.",
@@ -183,15 +176,12 @@ _TABLE = {
     "gauge max worker_requests{worker,state}": "Requests on the worker, as it last reported, by state: running or "
     "waiting.",
     "gauge max worker_kv_usage_ratio{worker}": "Share of the worker's KV cache in use, as it last reported.",
-    "counter max worker_prefix_tokens{worker,kind}": "Prompt tokens in the worker's cache, as it last reported, by "
-    "kind: queried (looked up) or hit (found).",
     "gauge experimental max worker_stuck_kv_tokens{worker}": "KV cache on a prefill worker that neither requests nor "
     "the leases of KV handovers explain, for longer than a lease. Missing with `redis.url`, and while others send "
     "requests to the worker.",
     # roles, for autoscalers
     "gauge experimental max desired_replicas{role}": "Workers that the load of a role needs, by the targets in "
     "`scaling`.",
-    "gauge experimental max ready_replicas{role}": "Workers of a role that get requests.",
     "gauge experimental max role_utilisation_ratio{role,resource}": "Mean share of a role's workers in use, by "
     "resource: kv_cache (by requests in progress) or prefill (time spent on prefills).",
     "gauge experimental max role_queued_prefill_seconds{role}": "Mean queue wait of a role's workers.",
@@ -200,7 +190,6 @@ _TABLE = {
     # residency
     "gauge max view_residency{worker,residency}": "1 for the residency of the worker's view, 0 for the other values.",
     "gauge max index_blocks{worker}": "Blocks known to be resident on the worker.",
-    "gauge max index_hashes": "Distinct block hashes known over all workers.",
     "gauge min event_link_up{worker}": "1 while the worker's KV event publisher is connected.",
     "gauge max event_lag_seconds{worker}": "Age of the newest batch of KV events at its arrival, by the clocks of "
     "worker and gateway.",
@@ -216,25 +205,19 @@ _TABLE = {
     "meanwhile) and nobody (no worker answered) do not count; needed (too few other workers are left).",
     "gauge max workers_kept": "Workers in use in spite of their time-outs, because too few others are left.",
     "counter self_tests{verdict}": "Self-tests ended, by verdict.",
-    "gauge max self_test_on": "1 while new workers are tested (residency.self_test).",
-    "gauge max state_unsaved": "1 while the state of the admin API's changes could not be written to state_dir.",
+    "gauge max state_problems{problem}": "Problems of state_dir: unsaved (1 while changes of the admin API could not "
+    "be written), set_aside (files that this process could not use in whole, and kept under another name).",
     "histogram lag loop_lag_seconds": "Delay of the event loop in waking a timer.",
     "gauge max memory_limit_bytes{source}": "Memory limit of the process, by its source.",
-    "gauge allocated_blocks": "Memory blocks that Python has in use. Fragmentation can raise resident memory while "
-    "they stay constant.",
     "gauge processes": "Gateway processes that answered this scrape.",
     "gauge max build_info{version,python,compiled}": "Always 1; the labels say what runs: Warmroute's version, "
     "Python's, and whether the hot path is compiled.",
     "gauge max discovery_up{source}": "Whether a source of workers answers (1) or fails (0).",
-    "gauge max state_files_set_aside": "Files in state_dir that this process could not use in whole, and kept under "
-    "another name.",
     "counter process_restarts": "Gateway processes that ended unexpectedly and were restarted.",
     "counter experimental traces{outcome}": "Requests whose traces were sent, dropped as the queue was full, or not "
     "taken by the receiver (failed).",
     "counter log_lines_dropped": "Log lines dropped because their reader is too slow, stuck or gone.",
     # gateways of a fleet
-    "counter replica_placements{outcome}": "Placements of other processes on workers with a modelled cache, by "
-    "outcome: stored, unplaced; dropped: own ones that were not sent.",
     "gauge max replica_alone": "1 while Redis is configured and this gateway's own messages do not come back.",
     "gauge max replicas_apart": "Gateways of the fleet that have another version of the shared changes, or a lease and "
     "are not heard.",
@@ -242,7 +225,6 @@ _TABLE = {
     "(missed), and messages that could not be read (malformed).",
     # sidecar
     "gauge sidecar_registered{registry}": "1 while a registry holds the worker.",
-    "counter sidecar_registrations{registry,outcome}": "Registrations and renewals (outcome: ok or failed).",
 }
 """The type, how processes are merged if that is not their sum, the buckets of a histogram, and the name without prefix
 with its labels; then the meaning. Labels `route` and `model` of a request are empty before they are known, and where

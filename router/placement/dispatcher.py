@@ -472,7 +472,6 @@ class Dispatcher(TicketLife):
 
     def _reject(self, reject: Reject) -> Reject:
         self._counts["rejected"] += 1
-        self._metrics.rejections.add(1.0, (reject.error.kind.spec.code,))
         return reject
 
 

@@ -15,7 +15,6 @@ class PlacementMetrics:
         self.decisions: Final = counter("decisions")
         self.route_decisions: Final = counter("route_decisions")
         self.prompt_tokens: Final = counter("prompt_tokens")
-        self.rejections: Final = counter("rejections")
         self.retries_refused: Final = counter("retry_budget_exhausted")
         self.attempt_failures: Final = counter("attempt_failures")
         self.cached_tokens: Final = counter("cached_tokens")

@@ -167,8 +167,6 @@ class WorkerRegistration:
             statistics = lease.statistics()
             registry = statistics["registry"]
             yield "warmroute_sidecar_registered", (registry,), float(statistics["registered"])
-            for outcome, calls in statistics["calls"].items():
-                yield "warmroute_sidecar_registrations", (registry, outcome), calls
 
     def _describe(self, here: str) -> Registration | None:
         facts = self._facts()

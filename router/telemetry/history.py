@@ -20,7 +20,6 @@ _TTFT = "warmroute_time_to_first_token_seconds"
 _GAPS = "warmroute_inter_token_latency_seconds"
 _OUTPUTS = "warmroute_request_output_tokens"
 _ERRORS = "warmroute_errors"
-_ROUTE_ERRORS = "warmroute_route_errors"
 _ROUTE_TOKENS = "warmroute_route_prompt_tokens"
 _MISROUTED = "warmroute_misrouted_requests"
 _COMPARED = "warmroute_cached_comparisons"
@@ -117,7 +116,7 @@ class _Period:
     def __init__(self, before: Snapshot, now: Snapshot, seconds: float) -> None:
         self._before, self._now, self._seconds = before, now, seconds
         self._ttft, self._gaps, self._outputs = (_since(before, now, name) for name in (_TTFT, _GAPS, _OUTPUTS))
-        self._tokens, self._errors = self._risen(_ROUTE_TOKENS), self._risen(_ROUTE_ERRORS)
+        self._tokens, self._errors = self._risen(_ROUTE_TOKENS), self._errors_by_route()
         self._tokens_of, self._errors_of = _by_key(self._tokens), _by_key(self._errors)
         self._held = now.values.get(_HELD, {})
 
@@ -129,7 +128,7 @@ class _Period:
             routes=[self._route(key) for key in sorted(self._keys())],
             cached_share=_cached_share(self._tokens),
             misrouted_share=_share(_sum(self._risen(_MISROUTED)), _sum(self._risen(_COMPARED))),
-            errors=_by_last(self._risen(_ERRORS)),
+            errors=_by_last(self._errors),
             held=int(_sum(self._held)),
             queued=int(_sum(self._now.values.get(_QUEUED, {}))),
         )
@@ -155,6 +154,13 @@ class _Period:
             errors=_by_last(self._errors_of.get(key, {})),
             held=int(self._held.get(key, 0.0)),
         )
+
+    def _errors_by_route(self) -> Risen:
+        """Return the errors by route, model and phase, of all codes."""
+        found: Risen = {}
+        for (_, phase, route, model), count in self._risen(_ERRORS).items():
+            found[route, model, phase] = found.get((route, model, phase), 0.0) + count
+        return found
 
     def _risen(self, name: str) -> Risen:
         """Return by how much the series of a counter have risen, those that have."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from policies.view import Residency, WorkerView
-from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
+from router.config.budgets import BODIES, RESPONSES
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.config.version import version
@@ -74,7 +73,6 @@ def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
     """Yield the number of workers that each role needs and its inputs, from `needed`."""
     for role, found in roles.items():
         yield "warmroute_desired_replicas", (role,), found.desired
-        yield "warmroute_ready_replicas", (role,), found.ready
         if found.attainment is not None:
             yield "warmroute_role_service_level_ratio", (role,), found.attainment
         if found.ready:
@@ -86,8 +84,6 @@ def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
 def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:
     """Yield the state of the cache views and of their event streams."""
     statistics: Mapping[str, Any] = residency.statistics()
-    yield "warmroute_index_hashes", (), statistics["blocks"]
-    yield "warmroute_cache_bytes", ("views",), statistics["approximate_bytes"]
     for candidate in fleet.candidates:
         state, labels = residency.state(candidate.slot), (candidate.id,)
         for residence in Residency:
@@ -121,16 +117,6 @@ def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
         yield "warmroute_replica_faults", (key,), replica[key]
 
 
-def placement_readings(member: Mapping[str, Any] | None) -> Iterator[Reading]:
-    """Yield the placements of other processes, from `Replica.statistics()`; nothing without Redis."""
-    if member is None:
-        return
-    unplaced = member["unplaced"]
-    yield "warmroute_replica_placements", ("stored",), member["placements"] - unplaced
-    yield "warmroute_replica_placements", ("unplaced",), unplaced
-    yield "warmroute_replica_placements", ("dropped",), member["dropped_placements"]
-
-
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield gauges of the data plane, from `PublicServer.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
@@ -152,8 +138,8 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
         yield "warmroute_route_requests", (route, "queued"), figures["queued"]
         yield "warmroute_route_refusals", (route,), figures["refused"]
     for tenant, figures in plane.get("tenants", {}).items():
-        yield "warmroute_tenant_queued_requests", (tenant,), figures["queued"]
-        yield "warmroute_tenant_buffered_body_bytes", (tenant,), figures["body_bytes"]
+        yield "warmroute_tenant_use", (tenant, "max_queued_requests"), figures["queued"]
+        yield "warmroute_tenant_use", (tenant, "max_buffered_body_bytes"), figures["body_bytes"]
         yield "warmroute_tenant_refusals", (tenant, "max_queued_requests"), figures["queued_refused"]
         yield "warmroute_tenant_refusals", (tenant, "max_buffered_body_bytes"), figures["bodies_refused"]
 
@@ -162,9 +148,10 @@ def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
     """Yield the fill and the counters of each account that has limits, from `PublicServer.limits()`."""
     for account in accounts:
         name = account["account"]
-        yield "warmroute_limit_running_requests", (name,), account["running"]
         yield "warmroute_limit_admitted_requests", (name,), account["admitted"]
         yield "warmroute_limit_used_tokens", (name,), account["used_tokens"]
+        if most := account["max_concurrent_requests"]:
+            yield "warmroute_limit_remaining", (name, "concurrent_requests"), most - account["running"]
         for unit in ("requests", "tokens"):
             if account[unit] is not None:
                 yield "warmroute_limit_remaining", (name, unit), account[unit]["remaining"]
@@ -186,25 +173,21 @@ def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Rea
 
 def control_readings(unsaved: str | None, set_aside: int) -> Iterator[Reading]:
     """Yield whether the desired state could not be written, with the reason `unsaved`, and the files set aside."""
-    yield "warmroute_state_unsaved", (), float(unsaved is not None)
-    yield "warmroute_state_files_set_aside", (), set_aside
+    yield "warmroute_state_problems", ("unsaved",), float(unsaved is not None)
+    yield "warmroute_state_problems", ("set_aside",), set_aside
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
-    """Yield the memory of prompts and its savings, from `PromptIdentifier.statistics()`."""
-    memo = known["memo"]
+    """Yield what the memory of prompts saves, and how many models are tokenised in which way."""
     for tokenizer, key in (("local", "models_local"), ("worker", "models_by_worker"), ("none", "models_text_only")):
         yield "warmroute_models", (tokenizer,), known[key]
-    yield "warmroute_identified_prompt_tokens", ("memory",), memo["found_tokens"]
-    yield "warmroute_identified_prompt_tokens", ("tokenizer",), memo["new_tokens"]
-    held = (memo, known["requests"], known["turns"], known["recent"], known["workers"])
-    yield "warmroute_cache_bytes", ("prompts",), sum(part["bytes"] for part in held)
+    yield "warmroute_identified_prompt_tokens", ("memory",), known["memo"]["found_tokens"]
+    yield "warmroute_identified_prompt_tokens", ("tokenizer",), known["memo"]["new_tokens"]
 
 
 def setting_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
-    yield "warmroute_self_test_on", (), float(config.residency.self_test)
-    for metric, content, budget in _BUDGETS:
-        yield metric, (content,), budget.within(config)
+    yield "warmroute_buffered_limit_bytes", ("requests",), BODIES.within(config)
+    yield "warmroute_buffered_limit_bytes", ("responses",), RESPONSES.within(config)
     if limit is not None:
         yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
 
@@ -217,7 +200,6 @@ def trace_readings(counts: Mapping[str, int]) -> Iterator[Reading]:
 
 def process_readings() -> Iterator[Reading]:
     """Yield values of this process. The supervisor of several counts the processes that answer, and restarts."""
-    yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0
     yield "warmroute_log_lines_dropped", (), lines_dropped()
@@ -230,12 +212,6 @@ _EVENT_FAULTS = (
     ("unknown_event", "unknown_events"),
     ("block", "skipped_blocks"),
     ("restart", "restarts"),
-)
-_BUDGETS = (
-    ("warmroute_buffered_limit_bytes", "requests", BODIES),
-    ("warmroute_buffered_limit_bytes", "responses", RESPONSES),
-    ("warmroute_cache_limit_bytes", "prompts", PROMPTS),
-    ("warmroute_cache_limit_bytes", "views", VIEWS),
 )
 _REWRITES = (
     ("isolate_cache", "salted"),
@@ -252,7 +228,3 @@ def _load(candidate: Candidate) -> Iterator[Reading]:
     yield "warmroute_worker_requests", (candidate.id, "running"), load.running
     yield "warmroute_worker_requests", (candidate.id, "waiting"), load.waiting
     yield "warmroute_worker_kv_usage_ratio", (candidate.id,), load.kv_usage
-    if load.prefix_queries is not None:
-        yield "warmroute_worker_prefix_tokens", (candidate.id, "queried"), load.prefix_queries
-    if load.prefix_hits is not None:
-        yield "warmroute_worker_prefix_tokens", (candidate.id, "hit"), load.prefix_hits

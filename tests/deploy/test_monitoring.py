@@ -162,7 +162,6 @@ CASES = {
     ),
     "WarmroutePolicyFails": (of("policy_errors_total", policy="mine"), "3x120", "0+1x120"),
     "WarmrouteTokenizerSlow": (of("models", tokenizer="worker"), "0x120", "2x120"),
-    "WarmrouteSelfTestOff": (of("self_test_on"), "1x120", "0x120"),
     "WarmrouteReplicaAlone": (of("replica_alone"), "0x120", "1x120"),
     "WarmrouteReplicasApart": (of("replicas_apart"), "0x120", "1x120"),
     "WarmrouteServerErrors": (
@@ -178,8 +177,8 @@ CASES = {
     ),
     "WarmrouteProcessRestarts": (of("process_restarts_total"), "0x120", "0+1x120"),
     "WarmrouteReloadFailed": (of("reloads_total", what="tls", outcome="failed"), "1x120", "0+1x120"),
-    "WarmrouteStateNotSaved": (of("state_unsaved"), "0x120", "1x120"),
-    "WarmrouteStateSetAside": (of("state_files_set_aside"), "0x120", "1x120"),
+    "WarmrouteStateNotSaved": (of("state_problems", problem="unsaved"), "0x120", "1x120"),
+    "WarmrouteStateSetAside": (of("state_problems", problem="set_aside"), "0x120", "1x120"),
     "WarmrouteLogLinesLost": (of("log_lines_dropped_total"), "9x120", "0+1x120"),
     "WarmrouteDecisionsLost": (of("decision_log_lost_windows_total"), "9x120", "0+1x120"),
     "WarmrouteLimitsRefuse": (

@@ -21,7 +21,7 @@ async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeyp
 async def test_every_reading_is_in_the_catalogue():
     system = GatewayProcess(Config())
     page, content_type = await system.exposition()
-    assert b"warmroute_index_hashes" in page
+    assert b"warmroute_queued_requests" in page
     assert b"warmroute_buffered_bytes" in page
     assert content_type.startswith("text/plain")
     await system.aclose()

@@ -99,6 +99,6 @@ def _settled(admin_url: str, processes: int, events: bool) -> bool:
         page = httpx.get(f"{admin_url}/metrics").text
     except httpx.TransportError:
         return False
-    indexed = re.search(r"^warmroute_index_hashes (\S+)", page, re.MULTILINE)
-    arrived = indexed is not None and float(indexed[1]) > 0
+    indexed = re.findall(r"^warmroute_index_blocks{[^}]*} (\S+)", page, re.MULTILINE)
+    arrived = any(float(blocks) > 0 for blocks in indexed)
     return ready.get("processes_ready", 1) == processes and (arrived or not events)

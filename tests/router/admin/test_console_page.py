@@ -126,8 +126,7 @@ def traffic(system, points=60):
             placement.comparisons.add(1.0, ("10.0.0.1:8000", "over"))
         count_prompt(registry, BATCH, 1_000, 100)
         placement.misrouted.add(1.0, ("10.0.0.1:8000",))
-        metrics.errors.add(1.0, ("stream_idle_timeout", "stream"))
-        metrics.route_errors.add(1.0, (*BATCH[1:], "stream"))
+        metrics.errors.add(1.0, ("stream_idle_timeout", "stream", *BATCH[1:]))
         snapshot = instruments_of(registry)
         snapshot.values["warmroute_held_requests"] = {BATCH[1:]: 3}
         system.traffic.observe(snapshot)

@@ -43,7 +43,6 @@ CASES = {
     ),
     "policy_fails": ({("policy_errors", "mine"): 0}, {("policy_errors", "mine"): "+1"}),
     "tokenizer_slow": ({("models", "local"): 2, ("models", "worker"): 0}, {("models", "worker"): 1}),
-    "self_test_off": ({("self_test_on",): 1}, {("self_test_on",): 0}),
     "replica_alone": ({("replica_alone",): 0}, {("replica_alone",): 1}),
     "replicas_apart": ({("replicas_apart",): 0}, {("replicas_apart",): 1}),
     "server_errors": (
@@ -62,8 +61,8 @@ CASES = {
     ),
     "process_restarts": ({("process_restarts",): 0}, {("process_restarts",): "+1"}),
     "reload_failed": ({("reloads", "tls", "ok"): "+1"}, {("reloads", "tls", "failed"): "+1"}),
-    "state_not_saved": ({("state_unsaved",): 0}, {("state_unsaved",): 1}),
-    "state_set_aside": ({("state_files_set_aside",): 0}, {("state_files_set_aside",): 1}),
+    "state_not_saved": ({("state_problems", "unsaved"): 0}, {("state_problems", "unsaved"): 1}),
+    "state_set_aside": ({("state_problems", "set_aside"): 0}, {("state_problems", "set_aside"): 1}),
     "log_lines_lost": ({("log_lines_dropped",): 0}, {("log_lines_dropped",): "+7"}),
     "decisions_lost": ({("decision_log_lost_windows",): 0}, {("decision_log_lost_windows",): "+1"}),
     "limits_refuse": (

@@ -61,16 +61,14 @@ async def test_many_subjects_are_counted_and_not_all_listed():
 async def test_findings_come_worst_first():
     values = {
         "ready_workers": {(): 0.0},
-        "self_test_on": {(): 0.0},
         "policy_errors": {("mine",): 3.0},
-        "state_unsaved": {(): 1.0},
+        "state_problems": {("unsaved",): 1.0},
     }
     findings = await found(values, Facts(reasons={"state": "no space left"}))
     assert [one.severity for one in findings] == [
         Severity.OUTAGE,
         Severity.DEGRADED,
         Severity.DEGRADED,
-        Severity.ADVICE,
     ]
     by_check = {one.check: one for one in findings}
     assert by_check["state_not_saved"].why == ["no space left"]

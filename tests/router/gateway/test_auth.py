@@ -35,7 +35,7 @@ async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, auth):
     assert (error["type"], error["param"]) == ("invalid_request_error", None)
     assert len(gateway.workers[0].requests) == 2
     assert gateway.counted("requests_by_key") == [("alice",), ("bob",)]
-    assert ("invalid_api_key", "request") in gateway.counted("errors")
+    assert ("invalid_api_key", "request", "", "") in gateway.counted("errors")
 
 
 @pytest.mark.parametrize(

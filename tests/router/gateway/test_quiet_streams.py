@@ -177,7 +177,7 @@ async def test_a_quiet_stream_of_a_working_worker_goes_on_and_one_of_a_hung_engi
     go_on.set()
     whole = [reply.result().body for reply in replies if await reply and b"stream_idle" not in reply.result().body]
     assert [COMMENT.sub(b"", body) for body in whole] == [FIRST + LAST]
-    assert gate.counted("errors") == [("stream_idle_timeout", "stream")]
+    assert [one[:2] for one in gate.counted("errors")] == [("stream_idle_timeout", "stream")]
     assert sorted(each for each in gate.dispatcher.events if each.startswith("f") and each != "first_token") == [
         "failed stream",
         "finished 200",

@@ -114,7 +114,7 @@ async def test_a_stream_without_its_last_event_ends_in_an_error(rig, path, frami
     sent = b"".join(events)
     assert (reply.status, reply.body[: len(sent)]) == (200, sent)
     assert error_of(path, reply.body[len(sent) :]) == "worker_died_in_stream"
-    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
+    assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
     assert gate.dispatcher.events[-1] == "failed stream"
     assert not any(each.startswith("finished") for each in gate.dispatcher.events), "the worker is not credited"
     assert (await client.ask(post(path, body_of(path)))).status == 200, "the client's connection goes on"
@@ -173,7 +173,7 @@ async def test_a_stream_whose_last_chunk_comes_in_pieces_is_cut(rig):
     client = await gate.send(post())
     raw = await client.closed()
     assert raw.endswith(chunk(event("a")) + b"0\r\n"), "no error event can follow, so the end of the framing is missing"
-    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
+    assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -259,7 +259,7 @@ async def test_an_abort_after_content_is_an_error_and_no_end(rig, path, framing,
         assert aborted[0] not in rest
     assert error_of(path, rest) == "worker_died_in_stream"
     assert gate.dispatcher.events[-1] == "failed stream"
-    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
+    assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
 
 
 BODIES = {

@@ -157,7 +157,6 @@ async def test_the_document_describes_the_worker_at_the_sidecars_address():
         assert held.labels == {"zone": "a"} and held.kv_events is None and held.started_at > 0
         readings = list(registration.readings())
         assert ("warmroute_sidecar_registered", ("fake",), 1.0) in readings
-        assert ("warmroute_sidecar_registrations", ("fake", "ok"), 1) in readings
 
 
 @pytest.mark.parametrize(

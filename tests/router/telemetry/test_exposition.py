@@ -30,7 +30,7 @@ def exercised():
     metrics.requests.add(1.0, (*REQUEST, "200"))
     metrics.durations.observe(0.3, REQUEST)
     metrics.durations.exemplify(0.3, REQUEST, TRACE, 1_700_000_000.0)
-    metrics.route_errors.add(1.0, (*REQUEST[1:], "before_first"))
+    metrics.errors.add(1.0, ("no_worker", "before_first", *REQUEST[1:]))
     metrics.itl.at(REQUEST).observe_all([0.001, 0.02, 99.0])
     metrics.prompt_lengths.observe(700, REQUEST)
     metrics.redials.add()
@@ -47,8 +47,8 @@ def test_counters_and_histograms_appear_in_the_exposition():
         assert page["warmroute_inter_token_latency_seconds_bucket", (("le", bound), *LABELS)] == count
     assert page["warmroute_request_prompt_tokens_bucket", (("le", "500.0"), *LABELS)] == 0
     assert page["warmroute_request_prompt_tokens_bucket", (("le", "1000.0"), *LABELS)] == 1
-    served = [label for label in LABELS if label[0] != "path"]
-    assert page["warmroute_route_errors_total", (served[0], ("phase", "before_first"), served[1])] == 1
+    served = [("code", "no_worker"), ("phase", "before_first"), *(label for label in LABELS if label[0] != "path")]
+    assert page["warmroute_errors_total", tuple(sorted(served))] == 1
     assert ("warmroute_request_output_tokens_count", LABELS) not in page
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
     assert page["warmroute_cached_tokens_total", (("source", "predicted"), ("worker", "h:1"))] == 80

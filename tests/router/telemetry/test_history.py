@@ -40,7 +40,7 @@ def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
         traffic.metrics.output_lengths.observe(50, labels)
     count_prompt(traffic.registry, CHAT, 3_000, 1_000)
     count_prompt(traffic.registry, OTHER, 1_000, 0)
-    traffic.metrics.errors.add(1.0, ("no_worker", "before_first"))
+    traffic.metrics.errors.add(1.0, ("no_worker", "before_first", "", ""))
     point = traffic.look(10.0, held={CHAT[1:]: 2}, queued=1)
     (route,) = point.routes
     assert (route.route, route.model, route.streams_per_s, route.answers_per_s) == ("default", "llama", 0.4, 0.4)
@@ -62,8 +62,7 @@ def test_cached_share_errors_and_held_requests_are_by_route_and_model(traffic):
         (OTHER, "before_first"),
         (("unknown", "", ""), "request"),
     ):
-        traffic.metrics.errors.add(1.0, ("code", phase))
-        traffic.metrics.route_errors.add(1.0, (*labels[1:], phase))
+        traffic.metrics.errors.add(1.0, ("code", phase, *labels[1:]))
     point = traffic.look(10.0, held={("batch", "llama"): 3})
     by_route = {one.route: (one.cached_share, one.errors, one.held) for one in point.routes}
     assert by_route == {"batch": (0.0, {}, 3), "default": (0.6, {"stream": 2, "before_first": 1}, 0)}

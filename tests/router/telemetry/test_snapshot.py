@@ -17,7 +17,7 @@ def of(name: str, *values: tuple[Labels, float]) -> Snapshot:
 
 @pytest.mark.parametrize(
     ("name", "told"), [("retries", 7.0), ("active_requests", 7.0), ("worker_requests", 5.0),
-                       ("event_link_up", 2.0), ("worker_prefix_tokens", 5.0)]
+                       ("event_link_up", 2.0)]
 )  # fmt: skip
 def test_each_metric_is_merged_as_it_is_declared(name, told):
     total = merged([of(name, (("a",), 5.0)), of(name, (("a",), 2.0), (("b",), 1.0))])
@@ -41,7 +41,7 @@ def test_the_newest_exemplar_of_a_bucket_counts():
 
 def test_only_counters_outlive_a_process():
     snapshot = of("retries", (("connect",), 2.0))
-    snapshot.values |= of("active_requests", ((), 3.0)).values | of("worker_prefix_tokens", (("a",), 9.0)).values
+    snapshot.values |= of("active_requests", ((), 3.0)).values
     assert lasting(snapshot).values == {"warmroute_retries": {("connect",): 2.0}}
 
 
@@ -56,12 +56,9 @@ def test_two_processes_merge_into_the_page_of_one():
     sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Snapshot) for each in readings]
     ours = page(merged(sent))[0].decode().splitlines()
     theirs = Exposition(alone, [process_readings]).render()[0].decode().splitlines()
-    own = ("process_", "warmroute_allocated_blocks ")
-    differing = {line for line in set(ours) ^ set(theirs) if not line.startswith(own)}
+    differing = {line for line in set(ours) ^ set(theirs) if not line.startswith("process_")}
     assert differing == {"warmroute_processes 1.0", "warmroute_processes 2.0"}
 
 
-def test_own_counters_are_summed():
-    """A worker's own counters are what each process has read of it."""
-    not_summed = {spec.name for spec in CATALOGUE if spec.merge is not Merge.SUM and spec.kind is not Kind.GAUGE}
-    assert not_summed == {"warmroute_worker_prefix_tokens"}
+def test_counters_are_summed():
+    assert {spec.merge for spec in CATALOGUE if spec.kind is not Kind.GAUGE} == {Merge.SUM}

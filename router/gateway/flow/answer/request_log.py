@@ -69,8 +69,7 @@ class RequestLog:
 
     def error(self, outbound: OutboundRequest, code: str, phase: str) -> None:
         """Count an error of the gateway by its code, and under the route and the model of the request."""
-        self.metrics.errors.add(1.0, (code, phase))
-        self.metrics.route_errors.add(1.0, (*self.served_as(outbound), phase))
+        self.metrics.errors.add(1.0, (code, phase, *self.served_as(outbound)))
 
     def _labels(self, outbound: OutboundRequest) -> Labels:
         """Return the labels of the request. A fallback counts under the model that serves."""

@@ -221,7 +221,7 @@ async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hosti
     trickle = hostile.__name__.startswith(("drips", "silent"))
     assert status_bytes("VmRSS") - before < 16_000_000
     code = "stream_idle_timeout" if trickle else "total_timeout"
-    assert gate.counted("errors") == [(code, "stream")]
+    assert [one[:2] for one in gate.counted("errors")] == [(code, "stream")]
     await eventually(lambda: gate.idle)
     await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
