@@ -49,6 +49,7 @@ class Lifecycle:
     ) -> None:
         self._command = command
         self._system = system
+        self._ports = system.ports
         self._config = system.config
         self._environment = environment
         self._over = asyncio.Event()
@@ -110,7 +111,7 @@ class Lifecycle:
         """Do everything that can fail while the running gateway still serves."""
         if passed is None:
             takeover_client.check(self._config)
-        self._system.takeover_client = takeover_client
+        self._ports.takeover_client = takeover_client
         await self._take_on(takeover_client)
         await self._probe_workers(takeover_client.offered.ready)
         if passed is None:
@@ -130,7 +131,7 @@ class Lifecycle:
             "workers": len(self._system.fleet.endpoints),
         }
         takeover_client.follow(self._drained)
-        self._system.leave_queue = self._system.listeners().manager_owned or takeover_client.stuck
+        self._ports.leave_queue = self._ports.listeners().manager_owned or takeover_client.stuck
         log.info("took over", extra=fields)
 
     async def _take_on(self, takeover_client: TakeoverClient) -> None:
@@ -169,7 +170,7 @@ class Lifecycle:
     async def _leave_sockets(self) -> None:
         """Leave the sockets to the running gateway, because this start has failed."""
         if self._takeover_client is not None:
-            self._system.yield_listeners()
+            self._ports.yield_listeners()
             await self._takeover_client.aclose()
 
     # handover
@@ -179,7 +180,7 @@ class Lifecycle:
             offer=self._offer,
             withdraw=self._withdraw,
             release_listeners=self._release_listeners,
-            in_flight=self._system.in_flight,
+            in_flight=self._ports.in_flight,
             drain_alone=self._drain_alone,
             drained=self._idle_drained,
             superseded=self._superseded.set,
@@ -188,7 +189,7 @@ class Lifecycle:
 
     def _withdraw(self) -> None:
         self._forget_handed()
-        self._system.takeover_state = TakeoverState.NONE
+        self._ports.takeover_state = TakeoverState.NONE
 
     def _forget_handed(self) -> None:
         if self._handed is not None:
@@ -196,7 +197,7 @@ class Lifecycle:
             self._handed = None
 
     def _offer(self) -> tuple[SocketsOffered, Sequence[int]]:
-        listen_addresses, listeners = self._system.listen_addresses(), self._system.listeners()
+        listen_addresses, listeners = self._ports.listen_addresses(), self._ports.listeners()
         offered = SocketsOffered(
             version=VERSION,
             pid=os.getpid(),
@@ -207,7 +208,7 @@ class Lifecycle:
         )
         self._handed = HandedState()
         self._handed.write(self._system.control.stored)
-        self._system.takeover_state = TakeoverState.OFFERED
+        self._ports.takeover_state = TakeoverState.OFFERED
         return offered, [*(each.fileno() for each in listeners.sockets), self._handed.descriptor]
 
     def _drained(self) -> tuple[str, ...]:
@@ -215,11 +216,11 @@ class Lifecycle:
 
     def _idle_drained(self) -> tuple[str, ...]:
         """Return the drained workers that also receive no requests from the previous gateway."""
-        return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
+        return tuple(each for each in self._drained() if self._ports.drained_everywhere(each))
 
     async def _release_listeners(self) -> None:
         self._drain_until_s = asyncio.get_running_loop().time() + self._config.timeouts.drain_s
-        await self._system.release_listeners()
+        await self._ports.release()
         if self._takeover_client is not None:
             self._takeover_client.say_ending()
         await self._yield_state()
@@ -234,20 +235,20 @@ class Lifecycle:
     async def _successor_lost(self) -> bool:
         """Drain for at least `LINGER_S`. Return True at once if the new process dies and this one can serve again."""
         await self._notifier.aclose()  # the new process reports to the service manager
-        handed = {"carried": ", ".join(CARRIED), "requests": sum(self._system.in_flight().values())}
+        handed = {"carried": ", ".join(CARRIED), "requests": sum(self._ports.in_flight().values())}
         log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s, **handed})
         ends = [asyncio.ensure_future(each) for each in (self._lost.wait(), self._superseded.wait(), self._drain())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:
             each.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
-        return self._lost.is_set() and not self._superseded.is_set() and self._system.can_resume
+        return self._lost.is_set() and not self._superseded.is_set() and self._ports.can_resume
 
     async def _drain(self) -> None:
         left_s = self._drain_left_s
-        linger_s = min(LINGER_S, left_s) if self._system.can_resume else 0.0
+        linger_s = min(LINGER_S, left_s) if self._ports.can_resume else 0.0
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._system.drained(), left_s)
+            await asyncio.wait_for(self._system.gateway.drained(), left_s)
         await asyncio.sleep(linger_s - (left_s - self._drain_left_s))
 
     @property
@@ -259,7 +260,7 @@ class Lifecycle:
         self._lost.clear()
         try:
             await self._system.control.resume(self._drained())
-            await self._system.resume()
+            await self._ports.resume()
             assert self._takeover_server is not None, "a new process took over"
             await self._takeover_server.start_again()
         except OSError as error:
@@ -313,14 +314,14 @@ class Lifecycle:
             extra={"handed_over": self._handed_over, "delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s},
         )
         if (
-            self._system.takeover_state is not TakeoverState.NONE
+            self._ports.takeover_state is not TakeoverState.NONE
         ):  # the new process has the sockets and accepts the waiting connections
-            self._system.leave_queue = True
+            self._ports.leave_queue = True
         await self._give_back(self._drain_left_s if self._handed_over else timeouts.drain_s)
 
     @property
     def _handed_over(self) -> bool:
-        return self._system.takeover_state is TakeoverState.DONE
+        return self._ports.takeover_state is TakeoverState.DONE
 
     async def _give_back(self, drain_s: float) -> None:
         await self._system.aclose(drain_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -51,6 +51,7 @@ from router.control.state.merge import api_changes, reloaded
 from router.control.state.pending import pending
 from router.control.state.revisions import Revision, RevisionHistory
 from router.control.state_file import NotSavedError, Stored
+from router.metrics.instruments import Reading
 
 log = logging.getLogger("warmroute.control")
 T = TypeVar("T")
@@ -120,6 +121,11 @@ class Control:
     def keeps(self) -> bool:
         """Whether changes outlive the process."""
         return self._store is not None
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield whether the state could not be written, and the files set aside."""
+        yield "warmroute_state_problems", ("unsaved",), float(self.unsaved is not None)
+        yield "warmroute_state_problems", ("set_aside",), self.set_aside
 
     @property
     def set_aside(self) -> int:

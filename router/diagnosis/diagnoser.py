@@ -1,12 +1,10 @@
-"""The diagnosis of a running gateway, asked for by an operator and looked at every `INTERVAL_S`."""
+"""The diagnosis of a running gateway."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -22,11 +20,8 @@ from router.diagnosis.measured import Measured
 from router.diagnosis.standing import Holding, Standing
 from router.telemetry.snapshot import Snapshot
 
-INTERVAL_S: Final = 10.0
 WHICH_SHOWN: Final = 20
 WHY_SHOWN: Final = 5
-
-log = logging.getLogger("warmroute.diagnosis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +47,17 @@ class Inputs:
 
 
 class Diagnoser:
-    """Make diagnoses from `inputs`, which returns None if no process answers. `publish` gets the findings of this
-    gateway, for the others.
-    """
+    """`publish` gets the findings of this gateway, for the others."""
 
     def __init__(
         self,
-        inputs: Callable[[], Awaitable[Inputs | None]],
-        publish: Callable[[Sequence[Finding]], None] = lambda findings: None,
+        publish: Callable[[list[Finding]], None] = lambda findings: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._inputs = inputs
         self._publish = publish
         self._standing = Standing(clock)
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to look on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="diagnosis")
-
-    async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self.diagnosis()
-            except Exception:  # the next look tries again
-                log.exception("the diagnosis failed")
-            await asyncio.sleep(INTERVAL_S)
-
-    async def diagnosis(self) -> Diagnosis | None:
-        inputs = await self._inputs()
-        if inputs is None:
-            return None
+    def diagnosis(self, inputs: Inputs) -> Diagnosis:
         self._standing.observe(inputs.metrics)
         holding = [one for one in map(inputs.said, self._standing.holding()) if one is not None]
         held = [_finding(one, inputs.facts, inputs.in_force) for one in holding]

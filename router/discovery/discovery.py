@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from router.control.state.desired_state import FoundWorker
 from router.discovery.networks import Networks, networks_of
 from router.discovery.settings import REGISTERED, kinds_of
 from router.discovery.workers import FoundSettings
+from router.metrics.instruments import Reading
 from router.replicas.connection import PREFIX, connect
 
 BATCH_S = 0.1
@@ -145,6 +146,10 @@ class Discovery:
 
     def statistics(self) -> dict[str, dict[str, Any]]:
         return {name: _statistics(one) for name, one in self._running.items()}
+
+    def readings(self) -> Iterator[Reading]:
+        for name, state in self.statistics().items():
+            yield "warmroute_discovery_up", (name,), float(state["failing_since"] is None)
 
     async def _follow(self, name: str, one: _Running) -> None:
         """Run one source again whenever it ends. Log each reason once in a row."""

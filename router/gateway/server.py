@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,9 @@ from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listene
 from router.gateway.listen.sockets import public_sockets
 from router.gateway.pins import SharedPins
 from router.gateway.preview import PreviewedRequest
+from router.gateway.readings import gateway_readings, limit_readings
 from router.limits.table import RateTable
+from router.metrics.instruments import Reading
 from router.placement.fleet.query_of_death import Deaths
 from router.security.reload import FileWatch
 from router.security.tls import serving_tls
@@ -232,6 +234,10 @@ class PublicServer:
     def statistics(self) -> dict[str, Any]:
         parts = self._parts
         return {**parts.statistics(), "tasks": len(asyncio.all_tasks(parts.loop))} if parts is not None else {}
+
+    def readings(self) -> Iterator[Reading]:
+        yield from gateway_readings(self.statistics())
+        yield from limit_readings(self.limits())
 
     def _sweep(self) -> None:
         parts = self._parts

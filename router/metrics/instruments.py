@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 Labels = tuple[str, ...]
+Reading = tuple[str, Labels, float]
+"""A value that a part reads at scrape time: full metric name, label values, value."""
 Exemplar = tuple[str, float, float]
 """A request's trace id, its value, and when it was observed: seconds since 1970."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import msgspec
 
+from router.metrics.instruments import Reading
 from router.replicas import messages
 from router.replicas.fleet_pins import FleetPins
 from router.replicas.fleet_placements import FleetPlacements
@@ -150,17 +150,14 @@ class FleetChannel:
         if self._pins is not None and pinned is not None:
             self._pins.heard(pinned, new=not known)
 
+    def readings(self) -> Iterator[Reading]:
+        if self._rows is not None:
+            yield "warmroute_replica_faults", ("missed",), self.senders.missed
+            refused = 0 if self._use is None else self._use.refused
+            yield "warmroute_replica_faults", ("malformed",), self.malformed + refused
+
     def _expire(self, now_s: float) -> None:
         for replica in self.senders.expire(now_s):
             for part in (self._rows, self._use):
                 if part is not None:
                     part.left(replica)
-
-    def statistics(self) -> dict[str, Any]:
-        return {
-            "replicas": 1 + len(self.senders.replicas),
-            "lag_s": self.lag_s,
-            "missed": self.senders.missed,
-            "malformed": self.malformed + (0 if self._use is None else self._use.refused),
-            **({} if self._placements is None else self._placements.statistics()),
-        }

@@ -104,14 +104,6 @@ class FleetPlacements:
             return False
         return self._models.placed_elsewhere(worker, placed.block_size, steps, placed.depth, blocks)
 
-    def statistics(self) -> dict[str, int]:
-        """Return counts of placements of other processes, and of what was not sent or not stored."""
-        return {
-            "placements": self.heard_placements,
-            "dropped_placements": self.dropped,
-            "unplaced": self.unplaced,
-        }
-
 
 def _blocks(placed: Placed) -> int:
     return len(placed.hashes) // _HASH_BYTES

@@ -7,9 +7,8 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,6 +17,7 @@ from router.config.version import version
 from router.control.control import Control
 from router.diagnosis.finding import Finding, SharedFinding
 from router.limits.host_use import HostUse
+from router.metrics.instruments import Reading
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_pins import FleetPins, HostPins
@@ -162,14 +162,10 @@ class Replica:
         others = [names.get(replica, replica) for replica, sender in heard.items() if sender.state != own]
         return [f"{name} has other changes" for name in others] + [f"{one.name} is not heard" for one in silent]
 
-    def statistics(self) -> dict[str, Any]:
-        line = self.line
-        return {
-            "alone": line.alone,
-            "problem": line.problem,
-            "apart": self.apart(),
-            "sent": line.sent,
-            "received": line.received,
-            "errors": line.errors,
-            **self.channel.statistics(),
-        }
+    def readings(self) -> Iterator[Reading]:
+        """Yield the state of the fleet's channel, and of the placements of other processes."""
+        if self._leases is not None:
+            yield "warmroute_replica_alone", (), float(self.line.alone)
+            yield "warmroute_replicas_apart", (), len(self.apart())
+            yield "warmroute_replica_faults", ("errors",), self.line.errors
+        yield from self.channel.readings()

@@ -8,13 +8,12 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from backends.discovery.registration import RENEW_S, Registration
 from backends.worker import WorkerFacts
 from router.config.model import Config
+from router.metrics.instruments import Reading
 from router.sidecar.registries import RegistryError, WorkerRegistry
-from router.telemetry.exposition import Reading
 
 log = logging.getLogger("warmroute.sidecar")
 
@@ -36,9 +35,9 @@ class Lease:
         self._registry = registry
         self._describe = describe
         self._here: str | None = None
-        self._registered: Registration | None = None
+        self.registered: Registration | None = None
         self._failures = 0
-        self._counts = {"ok": 0, "failed": 0}
+        self.calls = {"ok": 0, "failed": 0}
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -55,7 +54,7 @@ class Lease:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        registered, self._registered = self._registered, None
+        registered, self.registered = self.registered, None
         if registered is None:
             return
         try:
@@ -70,9 +69,9 @@ class Lease:
         await self.withdraw()
         await self._registry.aclose()
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the registry, whether it holds the worker, and the calls by outcome."""
-        return {"registry": self._registry.name, "registered": self._registered is not None, "calls": self._counts}
+    def readings(self) -> Iterator[Reading]:
+        """Yield whether the registry holds the worker."""
+        yield "warmroute_sidecar_registered", (self._registry.name,), float(self.registered is not None)
 
     async def _keep(self) -> None:
         while True:
@@ -101,13 +100,13 @@ class Lease:
         except (RegistryError, OSError, UnicodeError) as error:
             self._failed(str(error))
             return
-        self._counts["ok"] += 1
-        if self._registered is None or self._failures:
+        self.calls["ok"] += 1
+        if self.registered is None or self._failures:
             log.info("registered", extra={"registry": self._registry.name, "url": registration.url})
-        self._registered, self._failures = registration, 0
+        self.registered, self._failures = registration, 0
 
     def _failed(self, reason: str) -> None:
-        self._counts["failed"] += 1
+        self.calls["failed"] += 1
         level = logging.DEBUG if self._failures else logging.WARNING
         log.log(level, "not registered", extra={"registry": self._registry.name, "reason": reason})
         self._failures += 1
@@ -164,9 +163,7 @@ class WorkerRegistration:
 
     def readings(self) -> Iterator[Reading]:
         for lease in self._leases:
-            statistics = lease.statistics()
-            registry = statistics["registry"]
-            yield "warmroute_sidecar_registered", (registry,), float(statistics["registered"])
+            yield from lease.readings()
 
     def _describe(self, here: str) -> Registration | None:
         facts = self._facts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import uvloop
 from msgspec.structs import replace
@@ -25,7 +25,6 @@ from router.sidecar.observed_worker import ObservedWorker
 from router.sidecar.registration import WorkerRegistration
 from router.sidecar.registries import WorkerRegistry, registries
 from router.sidecar.worker_process import WorkerProcess
-from router.telemetry.exposition import Reading
 from router.telemetry.logs import say
 
 LOOK_S = 0.05
@@ -59,6 +58,7 @@ class SidecarProcess(GatewayProcess):
         self._return: asyncio.Task[None] | None = None
         self._drain_port = DrainPort(config, self.drain)
         self._registration = WorkerRegistration(config, registries, lambda: self._worker.facts, self._public_port)
+        self.view.instruments.parts.append(self._registration)
         self._worker.on_facts = self._registration.renew
         self._closing = False
         self._on_end = on_end
@@ -76,9 +76,6 @@ class SidecarProcess(GatewayProcess):
         name = self.gateway.listeners[0].getsockname()
         return int(name[1]) if isinstance(name, tuple) else 0
 
-    def further_readings(self) -> Iterator[Reading]:
-        yield from self._registration.readings()
-
     async def drain(self) -> Drained:
         """Report not ready, and send the worker no new requests; return when the running ones have ended, or after
         `timeouts.drain_s`.
@@ -92,7 +89,7 @@ class SidecarProcess(GatewayProcess):
     async def _drained(self) -> Drained:
         timeouts = self.config.timeouts
         log.info("draining", extra={"delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s})
-        self.begin_drain()
+        self.ports.begin_drain()
         await self._registration.withdraw()
         await asyncio.sleep(timeouts.drain_delay_s)
         for endpoint in self.fleet.endpoints:
@@ -123,7 +120,7 @@ class SidecarProcess(GatewayProcess):
         for endpoint in self.fleet.endpoints:
             self.fleet.undrain(endpoint.id)
         self._drain = None
-        self.end_drain()
+        self.ports.end_drain()
         self._registration.start()
         log.info("the worker is back; the drain has ended")
 
@@ -134,7 +131,7 @@ class SidecarProcess(GatewayProcess):
 
     def _child_ended(self) -> None:
         self._closing = True
-        self.begin_drain()
+        self.ports.begin_drain()
         self._on_end()
 
     @property

@@ -1,59 +1,48 @@
-"""All metrics as values, or as Prometheus text for ``/metrics`` on the admin port."""
+"""All metrics as values, for ``/metrics`` on the admin port."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from router.metrics.catalogue import CATALOGUE, PROCESS, Kind
-from router.metrics.instruments import Distribution, Labels
+from router.metrics.instruments import Distribution, Labels, Reading
 from router.metrics.registry import Registry
-from router.telemetry.snapshot import Snapshot, Tally, page
+from router.telemetry.snapshot import Snapshot, Tally
 
-Reading = tuple[str, Labels, float]
-"""A value read at scrape time: full metric name, label values, value."""
-
-Readings = Callable[[], Iterable[Reading]]
 _DECLARED = {spec.name for spec in CATALOGUE if spec.kind is not Kind.HISTOGRAM}
 
 
-class Exposition:
-    """The values of a `Registry`, `readings` made at scrape time, and the system's metrics of this process.
+class HasReadings(Protocol):
+    """A part of the gateway whose metrics are read at scrape time."""
 
-    `readings` may name only gauges and counters of the catalogue. Others raise KeyError at a scrape.
+    def readings(self) -> Iterable[Reading]: ...
+
+
+class Exposition:
+    """The values of a `Registry`, the readings of `parts`, and the system's metrics of this process.
+
+    Parts may name only gauges and counters of the catalogue. Others raise KeyError at a scrape.
     """
 
-    def __init__(self, registry: Registry, readings: Sequence[Readings] = ()) -> None:
+    def __init__(self, registry: Registry, parts: Iterable[HasReadings | None] = ()) -> None:
         self._instruments = registry
-        self._readings = tuple(readings)
+        self.parts = [part for part in parts if part is not None]
         self._process = OwnProcess()
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the page and its content type, by the Accept header `accept`."""
-        return page(self.snapshot(), accept)
-
-    def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
+        """Return all current values. The event loop runs between the parts that they come from."""
         found = instruments_of(self._instruments)
-        for source in self._readings:
-            _read(source, found.values)
-        return Snapshot(found.values | self._process.values(), found.histograms)
-
-    async def gathered(self) -> Snapshot:
-        """Return all current values, and let the event loop run between the parts that they come from."""
-        found = instruments_of(self._instruments)
-        for source in self._readings:
+        for part in self.parts:
             await asyncio.sleep(0)
-            _read(source, found.values)
+            for name, labels, value in part.readings():
+                if name not in _DECLARED:
+                    raise KeyError(f"{name} is not a gauge or counter of the catalogue")
+                found.values.setdefault(name, {})[labels] = value
         return Snapshot(found.values | self._process.values(), found.histograms)
-
-
-def _read(source: Readings, values: dict[str, dict[Labels, float]]) -> None:
-    for name, labels, value in source():
-        if name not in _DECLARED:
-            raise KeyError(f"{name} is not a gauge or counter of the catalogue")
-        values.setdefault(name, {})[labels] = value
 
 
 def _tally(one: Distribution) -> Tally:

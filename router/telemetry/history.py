@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +13,6 @@ from router.metrics.instruments import Labels
 from router.telemetry.histogram import quantile
 from router.telemetry.snapshot import Snapshot, Tally
 
-INTERVAL_S = 10.0
 KEPT = 360
 _TTFT = "warmroute_time_to_first_token_seconds"
 _GAPS = "warmroute_inter_token_latency_seconds"
@@ -75,27 +73,16 @@ class TrafficPoint(msgspec.Struct, frozen=True):
 
 
 class TrafficHistory:
-    """Read the metrics every `INTERVAL_S` by `read`, and keep what has changed between two reads."""
+    """Keep what has changed between two looks at the metrics."""
 
-    def __init__(self, read: Callable[[], Awaitable[Snapshot]], clock: Callable[[], float] = time.time) -> None:
-        self._read = read
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._points: deque[TrafficPoint] = deque(maxlen=KEPT)
         self._before: tuple[float, Snapshot] | None = None
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def points(self) -> Sequence[TrafficPoint]:
         return self._points
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="traffic-history")
-
-    async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
 
     def observe(self, snapshot: Snapshot) -> None:
         """Add a point for the time since the snapshot before."""
@@ -103,11 +90,6 @@ class TrafficHistory:
         if self._before is not None and at > self._before[0]:
             self._points.append(_Period(self._before[1], snapshot, at - self._before[0]).point(at))
         self._before = at, snapshot
-
-    async def _follow(self) -> None:
-        while True:
-            self.observe(await self._read())
-            await asyncio.sleep(INTERVAL_S)
 
 
 class _Period:

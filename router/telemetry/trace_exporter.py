@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator
 from os import getpid
 
 import httpx
@@ -19,6 +19,7 @@ import msgspec
 from backends.foreign_json import read_json
 from router.config.model import TracingConfig
 from router.config.version import version
+from router.metrics.instruments import Reading
 from router.tracing.spans import envelope
 
 log = logging.getLogger("warmroute.telemetry")
@@ -61,13 +62,13 @@ class TraceExporter:
         self._before, self._after = envelope(_resource(wanted), version())
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._counts = {"sent": 0, "dropped": 0, "failed": 0}
+        self.counts = {"sent": 0, "dropped": 0, "failed": 0}
         self._failing = False
 
     def export(self, spans: bytes) -> None:
         """Queue the spans of one request; drop them if the queue is full."""
         if len(self._queue) >= QUEUED_REQUESTS:
-            self._counts["dropped"] += 1
+            self.counts["dropped"] += 1
             return
         self._queue.append(spans)
         if len(self._queue) == BATCH:
@@ -88,12 +89,13 @@ class TraceExporter:
                 while self._queue:
                     await self._send(client)
         except TimeoutError:
-            self._counts["failed"] += len(self._queue)
+            self.counts["failed"] += len(self._queue)
             self._queue.clear()
 
-    def statistics(self) -> Mapping[str, int]:
-        """Return the requests whose traces were sent, dropped by a full queue, or not taken by the receiver."""
-        return self._counts
+    def readings(self) -> Iterator[Reading]:
+        """Yield the requests whose traces were sent, dropped by a full queue, or not taken by the receiver."""
+        for outcome, count in self.counts.items():
+            yield "warmroute_traces", (outcome,), count
 
     def _client(self) -> httpx.AsyncClient:
         verify = ssl.create_default_context(cafile=self._ca_file) if self._ca_file is not None else True
@@ -143,7 +145,7 @@ class TraceExporter:
         self._failed(requests, problem)
 
     def _sent(self, requests: int, answer: httpx.Response) -> None:
-        self._counts["sent"] += requests
+        self.counts["sent"] += requests
         self._failing = False
         try:
             partial = read_json(answer.content or b"{}", _Answer).partial_success
@@ -154,7 +156,7 @@ class TraceExporter:
             log.warning("the receiver of traces rejected spans", extra={"spans": rejected})
 
     def _failed(self, requests: int, problem: str) -> None:
-        self._counts["failed"] += requests
+        self.counts["failed"] += requests
         if not self._failing:
             self._failing = True
             log.warning("traces cannot be sent", extra={"endpoint": self._endpoint, "reason": problem})

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
 from router.config.budgets import PROMPTS
 from router.config.model import Config
+from router.metrics.instruments import Reading
 from router.residency.prompt import Prompt, PromptSource
 from router.security.tls import WorkerTls
 from router.tokenization.body.bounds import decoded_bytes, few_elements, fits_inline
@@ -159,6 +160,14 @@ class PromptIdentifier:
             **self._memory.statistics(),
             **self.sources.statistics(),
         }
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield what the memory of prompts saves, and how many models are tokenised in which way."""
+        known: Mapping[str, Any] = self.statistics()
+        for tokenizer, key in (("local", "models_local"), ("worker", "models_by_worker"), ("none", "models_text_only")):
+            yield "warmroute_models", (tokenizer,), known[key]
+        yield "warmroute_identified_prompt_tokens", ("memory",), known["memo"]["found_tokens"]
+        yield "warmroute_identified_prompt_tokens", ("tokenizer",), known["memo"]["new_tokens"]
 
     # Steps of an identification.
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from backends.vllm.operations import WorkerOperation
 from backends.worker import KvEventSource, parse_endpoint
 from router.config.model import KvEventsConfig, WorkerConfig
+from router.metrics.instruments import Reading
 from router.workers.endpoint_watch import EndpointWatch
 from router.workers.watch_context import WatchContext
 
@@ -134,6 +135,14 @@ class Watcher:
         return {
             "endpoints": {endpoint_id: watch.statistics() for endpoint_id, watch in self._watches.items()},
         }
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield the state of the event links."""
+        for watch in self._watches.values():
+            for worker, subscription in watch.statistics()["subscriptions"].items():
+                yield "warmroute_event_link_up", (worker,), float(subscription["linked"])
+                if subscription["lag_s"] is not None:
+                    yield "warmroute_event_lag_seconds", (worker,), subscription["lag_s"]
 
     def _end(self, endpoint_id: str) -> None:
         watch = self._watches.pop(endpoint_id, None)

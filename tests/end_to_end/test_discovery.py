@@ -43,7 +43,7 @@ class Gateway:
 
     async def __aenter__(self):
         await self.system.start()
-        self.admin = httpx.AsyncClient(base_url=f"http://{_place(self.system._admin.listener)}", timeout=30)
+        self.admin = httpx.AsyncClient(base_url=f"http://{_place(self.system.ports.admin.listener)}", timeout=30)
         self.public = httpx.AsyncClient(base_url=f"http://{_place(self.system.gateway.listeners[0])}", timeout=60)
         return self
 

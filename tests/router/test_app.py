@@ -20,9 +20,9 @@ async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeyp
 
 async def test_every_reading_is_in_the_catalogue():
     system = GatewayProcess(Config())
-    page, content_type = await system.exposition()
-    assert b"warmroute_queued_requests" in page
-    assert b"warmroute_buffered_bytes" in page
+    page, content_type = await system.view.exposition()
+    parts = ("queued_requests", "buffered_bytes", "identified_prompt_tokens", "state_problems", "build_info")
+    assert all(b"warmroute_%s" % part.encode() in page for part in parts)
     assert content_type.startswith("text/plain")
     await system.aclose()
 

@@ -52,6 +52,11 @@ class ProcessShare(NamedTuple):
     def seeded(self, policy: PolicyConfig) -> PolicyConfig:
         return replace(policy, seed=policy.seed + self.process)
 
+    def of(self, config: Config) -> Config:
+        """Return the settings with this process's share of the limits and quotas."""
+        tenants = self.tenants(config.tenants, config.limits.max_body_bytes)
+        return replace(config, routes=self.routes(config.routes), tenants=tenants)
+
     def routes(self, routes: Sequence[RouteConfig]) -> tuple[RouteConfig, ...]:
         """Return the routes, each with this process's share of the limit and of the queue."""
         return tuple([self._route(route) for route in routes])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -13,28 +12,16 @@ import msgspec
 from router.admin.http.problems import no_process
 from router.admin.operations import Answer, Call, Operation, OverProcesses, forwarded
 from router.admin.table import OPERATIONS
-from router.process.children.child_client import READ_S, ChildClient, ChildRequest, NoReplyError, ask_all, ask_each
-from router.process.children.child_process import ChildProcess
-from router.telemetry.logs import Level, set_log_level
+from router.process.children.all_processes import AllProcesses
+from router.process.children.child_client import READ_S, ChildRequest, NoReplyError, ask_each
 
 
-class Processes(Protocol):
-    """The parts of the supervisor that its admin port asks."""
-
-    @property
-    def clients(self) -> Sequence[ChildClient]:
-        """Those of the processes that serve."""
-
-    async def correct(self) -> None:
-        """Bring processes that run another version of the desired state to the present one."""
-
-
-def operations_for_all(processes: Processes) -> list[Operation]:
+def operations_for_all(processes: AllProcesses) -> list[Operation]:
     """Return the operations of the table, for the supervisor."""
     return [one if one.processes == "one" else _asking(one, processes) for one in OPERATIONS]
 
 
-def _asking(operation: Operation, processes: Processes) -> Operation:
+def _asking(operation: Operation, processes: AllProcesses) -> Operation:
     merge = operation.processes
 
     async def handle(call: Call) -> Answer:
@@ -50,7 +37,7 @@ def _asking(operation: Operation, processes: Processes) -> Operation:
     return replace(operation, handle=handle)
 
 
-async def _merged(operation: Operation, merge: OverProcesses, processes: Processes, call: Call) -> Answer:
+async def _merged(operation: Operation, merge: OverProcesses, processes: AllProcesses, call: Call) -> Answer:
     requests = [(client, _request(operation, call, merge.query(call, client.number))) for client in processes.clients]
     replies = await ask_each(requests, merge.limit_s or READ_S)
     if operation.negotiates:
@@ -66,17 +53,3 @@ def _request(operation: Operation, call: Call, query: Mapping[str, Any]) -> Chil
     return ChildRequest(
         operation.method, path, {name: value for name, value in query.items() if value is not None}, body
     )
-
-
-async def log_everywhere(children: Sequence[ChildProcess], level: Level) -> list[int]:
-    """Log from another level on, here and in every process. A process that starts later takes the level from here.
-
-    Returns the processes that did not change it.
-    """
-    await asyncio.gather(*(child.settled.wait() for child in children))
-    set_log_level(level)
-    clients = [child.client for child in children if child.client is not None]
-    replies = await ask_all(
-        clients, ChildRequest("PUT", "/admin/v1/log-level", body=msgspec.json.encode({"level": level}))
-    )
-    return [one.number for one in clients if one.number not in replies or not replies[one.number].is_success]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from router.metrics.instruments import Counter, Labels
-from router.process.children.child_client import ChildClient
-from router.process.children.private_api import metrics_of
-from router.telemetry.exposition import OwnProcess, Reading
+from router.metrics.instruments import Counter, Labels, Reading
+from router.telemetry.exposition import OwnProcess
 from router.telemetry.logs import lines_dropped
 from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
 class MetricTotals:
-    """OverProcesses the metrics of the children, of children that have ended, and of the supervisor.
+    """Add up the metrics of the children, of children that have ended, and of the supervisor.
 
     A counter must never fall, or its rate is wrong. So for a process that does not answer or has ended, the last answer
     counts. Counts after that answer are lost. `own` returns what the supervisor alone knows.
@@ -37,8 +35,8 @@ class MetricTotals:
     def restarted(self) -> None:
         self._restarts += 1
 
-    async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
-        fresh = await metrics_of(clients)
+    def with_latest(self, fresh: Mapping[int, Snapshot]) -> Snapshot:
+        """Return the totals, with the latest answers of processes, by their numbers."""
         self._latest |= fresh
         counted: dict[str, dict[Labels, float]] = {
             "warmroute_process_restarts": {(): float(self._restarts)},

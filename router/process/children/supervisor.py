@@ -9,41 +9,30 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 import uvloop
 from msgspec.structs import replace
 
-from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
-from router.admin.fleet.merged_workers import merge_worker
-from router.admin.fleet.worker_documents import Worker
 from router.admin.http.server import AdminServer
-from router.admin.observe.diagnosis import inputs_of
-from router.admin.replies import documents_of
-from router.admin.system import TakeoverState, WorkerNow
 from router.config.model import Config
 from router.control.control import Control
 from router.control.start import Sources
-from router.diagnosis.diagnose import Diagnosis
-from router.diagnosis.diagnoser import Diagnoser, Inputs
-from router.diagnosis.finding import Finding
 from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.limits.host_use import HostUse
 from router.process import signals
-from router.process.children.admin_operations import log_everywhere, operations_for_all
+from router.process.children.admin_operations import operations_for_all
+from router.process.children.all_processes import AllProcesses
 from router.process.children.changes import Changes
-from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
-from router.process.children.metric_totals import MetricTotals
-from router.process.children.private_api import in_flight_of, known_by, run_in_one, serving_in_one
+from router.process.control_plane import ControlPlane
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
@@ -53,12 +42,7 @@ from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.settings import warnings
 from router.security.token import guard_of
-from router.telemetry.exposition import Reading
-from router.telemetry.history import TrafficHistory
-from router.telemetry.logs import Level, log_level, say
-from router.telemetry.readings import control_readings, discovery_readings, replica_readings
-from router.telemetry.snapshot import Snapshot, page
-from router.workers.operations import WorkerOutcome
+from router.telemetry.logs import log_level, say
 
 log = logging.getLogger("warmroute.process")
 
@@ -71,12 +55,7 @@ class Supervisor:
 
     def __init__(self, config: Config, processes: int, child_module: str, sources: Sources | None = None) -> None:
         sources = sources or Sources(config, lambda: config)
-        self.config = config
-        self.totals = MetricTotals(self._own_readings)
-        self.traffic = TrafficHistory(self._metrics)
-        self._diagnoser = Diagnoser(self._diagnosis_inputs, self._share_findings)
-        self.accepting = False
-        self.takeover_state = TakeoverState.NONE
+        self._config = config
         self.given_up = asyncio.Event()
         """Set when no process can be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it
@@ -87,23 +66,32 @@ class Supervisor:
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
-        self.changes = Changes(self.children)
-        self.control = Control(sources, sources.initial(), self.changes.apply)
-        self.replica: Replica | None = None
+        changes = Changes(self.children)
+        self.control = Control(sources, sources.initial(), changes.apply)
         self._instance = Instance()
-        if config.redis.url is not None:
-            rows, use = ReplicaRows(self._ledger), HostUse(self._ledger.rate_limits())
-            pins = self._ledger.pins()
-            self.replica = Replica(config, processes=processes, rows=rows, use=use, pins=pins, control=self.control)
-        self.discovery = Discovery(config, self.control, self._in_flight)
+        discovery = Discovery(config, self.control, lambda: self._view.in_flight())
+        self._plane = ControlPlane(config, self.control, discovery, self._replica(processes))
+        self._view = AllProcesses(self.children, changes, self._plane)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
-        self._files = FileWatch(self.totals.reloads)
+        self._files = FileWatch(self._view.totals.reloads)
         self._socket_file: SocketFile | None = None
         self._admin: AdminServer | None = None
         self._keeping: list[asyncio.Task[None]] = []
         self._announcing: asyncio.Task[None] | None = None
+
+    def _replica(self, processes: int) -> Replica | None:
+        if self._config.redis.url is None:
+            return None
+        return Replica(
+            self._config,
+            processes=processes,
+            rows=ReplicaRows(self._ledger),
+            use=HostUse(self._ledger.rate_limits()),
+            pins=self._ledger.pins(),
+            control=self.control,
+        )
 
     async def start(self) -> None:
         """Listen and start the processes.
@@ -111,48 +99,36 @@ class Supervisor:
         Raises:
             ListenError: an address cannot be bound.
         """
+        config = self._config
         self._given = given = activated(os.environ, os.getpid())
-        self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
-        if self.config.uds is not None and given is None:
-            self._socket_file = socket_file(self.config.uds)
-        tokens, tls = guard_of(self.config, self._files)
-        app = build_admin(self, tokens, operations=operations_for_all(self))
-        listener = (given.admin if given is not None else None) or admin_socket(self.config)
-        self._admin = AdminServer(app, listener, self.config, tls)
+        self._public = given.public if given is not None else public_sockets(config, BACKLOG)
+        if config.uds is not None and given is None:
+            self._socket_file = socket_file(config.uds)
+        tokens, tls = guard_of(config, self._files)
+        app = build_admin(self._view, tokens, operations=operations_for_all(self._view))
+        listener = (given.admin if given is not None else None) or admin_socket(config)
+        self._admin = AdminServer(app, listener, config, tls)
         self._files.start()
         self._keeping = [asyncio.create_task(child.keep(), name=f"process {child.number}") for child in self.children]
         self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")
-        self.accepting = True
+        self._view.accepting = True
 
     async def _announce(self, admin: AdminServer) -> None:
         """Report readiness once a process serves. Earlier connections wait in the sockets' queues."""
         await self._served.wait()
         for listener in self._public:
-            url = url_of(address_of(listener.getsockname()), self.config.tls)
+            url = url_of(address_of(listener.getsockname()), self._config.tls)
             log.info("public port listening", extra={"url": url})
-        if self.replica is not None:
-            self.replica.start()
+        if self._plane.replica is not None:
+            self._plane.replica.start()
         await self.control.opened()
-        self.discovery.start()
-        self.traffic.start()
-        self._diagnoser.start()
+        self._plane.start(self._view)
         await admin.start()
-        log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
+        log.info("admin port listening", extra={"url": url_of(admin.address, self._config.admin_tls)})
         self._notifier.ready()
 
-    async def _metrics(self) -> Snapshot:
-        return await self.totals.snapshot(self.clients)
-
-    def _own_readings(self) -> Iterator[Reading]:
-        yield from discovery_readings(self.discovery.statistics())
-        yield from control_readings(self.control.unsaved, self.control.set_aside)
-        yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
-
-    async def _in_flight(self) -> Mapping[str, int] | None:
-        return await in_flight_of(self.clients)
-
     def _status(self) -> str:
-        return f"{len(self.clients)} of {len(self.children)} processes serve"
+        return f"{len(self._view.clients)} of {len(self.children)} processes serve"
 
     async def aclose(self) -> None:
         """Let every process finish its requests within `timeouts.drain_s`, then release everything.
@@ -160,19 +136,16 @@ class Supervisor:
         After `timeouts.drain_delay_s` no new connection can start. The processes accept for `SETTLE_S` more, because
         closing a listener resets the connections in its queue.
         """
-        self.accepting = False
+        self._view.accepting = False
         self._notifier.stopping()
-        await self.discovery.aclose()
-        await self.traffic.aclose()
-        await self._diagnoser.aclose()
-        self.control.close()
+        await self._plane.aclose()
         self._files.close()
         if self._announcing is not None:
             self._announcing.cancel()
         for child in self.children:
             child.stop()
         if self._keeping:
-            await asyncio.sleep(self.config.timeouts.drain_delay_s)
+            await asyncio.sleep(self._config.timeouts.drain_delay_s)
         if self._given is None:
             refuse_handshakes(self._public)
         for listener in self._public:
@@ -183,8 +156,8 @@ class Supervisor:
         if self._admin is not None:
             await self._admin.aclose(leave_queue=self._given is not None)
         await self._notifier.aclose()
-        if self.replica is not None:
-            await self.replica.aclose()
+        if self._plane.replica is not None:
+            await self._plane.replica.aclose()
         self._ledger.close()
         os.close(self._table)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -192,90 +165,40 @@ class Supervisor:
     async def _all_ended(self) -> None:
         if not self._keeping:
             return
-        timeouts = self.config.timeouts
+        timeouts = self._config.timeouts
         limit_s = timeouts.drain_delay_s + SETTLE_S + timeouts.drain_s + LAST_WORDS_S + _GRACE_S
         _, late = await asyncio.wait(self._keeping, timeout=limit_s)
         for child in self.children if late else ():
             child.kill()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    def _child_config(self, number: int, admin: int) -> ChildConfig:
-        state, processes = self.control.state, len(self.children)
-        return ChildConfig(
-            process=number,
-            processes=processes,
-            config=replace(config_of(self.config, state, number, processes), log_level=log_level()),
-            state=state,
-            public=tuple(listener.fileno() for listener in self._public),
-            admin=admin,
-            table=self._table,
-            replica=self.replica.id if self.replica is not None else "",
-            instance=self._instance.name,
-        )
-
     async def _begin(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:
         """Start a process with the desired state, under the lock that keeps the state from changing."""
         async with self.control.lock:
             await start(self._child_config(number, admin))
 
-    async def correct(self) -> None:
-        if self.changes.behind(self.control.state):
-            async with self.control.lock:
-                await self.changes.correct(self.control.state)
-
-    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
-        """Let one process call the workers, and all follow what has changed there."""
-        return await run_in_one(self.clients, wanted, workers)
-
-    async def serving(self, model: str) -> Collection[str]:
-        return await serving_in_one(self.clients, model)
-
-    async def now_at(self, worker_id: str) -> WorkerNow | None:
-        replies = await ask_all(self.clients, ChildRequest("GET", f"/admin/v1/workers/{quote(worker_id, safe='')}"))
-        reports = documents_of(replies, Worker)
-        await self.correct()
-        if not reports:
-            return None
-        worker = merge_worker(reports)
-        draining = worker.state == "draining"
-        return WorkerNow(worker.state, worker.reason, draining, worker.in_flight, not worker.in_flight)
-
-    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        return page(await self._metrics(), accept)
-
-    async def log_from(self, level: Level) -> Sequence[int]:
-        async with self.control.lock:
-            return await log_everywhere(self.children, level)
-
-    async def diagnosis(self) -> Diagnosis | None:
-        return await self._diagnoser.diagnosis()
-
-    async def _diagnosis_inputs(self) -> Inputs | None:
-        metrics, known = await asyncio.gather(self._metrics(), known_by(self.clients))
-        if known is None:
-            return None
-        return inputs_of(self, metrics, known.measured, known.facts)
-
-    def _share_findings(self, findings: Sequence[Finding]) -> None:
-        if self.replica is not None:
-            self.replica.share(findings)
-
-    @property
-    def clients(self) -> list[ChildClient]:
-        return [child.client for child in self.children if child.client is not None]
-
-    @property
-    def processes(self) -> int:
-        return len(self.children)
+    def _child_config(self, number: int, admin: int) -> ChildConfig:
+        state, processes, replica = self.control.state, len(self.children), self._plane.replica
+        return ChildConfig(
+            process=number,
+            processes=processes,
+            config=replace(config_of(self._config, state, number, processes), log_level=log_level()),
+            state=state,
+            public=tuple(listener.fileno() for listener in self._public),
+            admin=admin,
+            table=self._table,
+            replica=replica.id if replica is not None else "",
+            instance=self._instance.name,
+        )
 
     def _ended(self, number: int) -> None:
         """Clear the load and the metrics of a process that has ended."""
         self._ledger.clear(number)
-        self.totals.ended(number)
-        if not self.accepting:
+        self._view.totals.ended(number)
+        if not self._view.accepting:
             return
-        self.totals.restarted()
-        if not self.clients and self.children[number].failures >= TRIES:
+        self._view.totals.restarted()
+        if not self._view.clients and self.children[number].failures >= TRIES:
             self.given_up.set()
 
 

@@ -61,7 +61,7 @@ class FakeSystem:
         )
         self.measurements = Measurements(config.diagnosis)
         self.dispatcher.traffic = self.measurements
-        self.traffic = TrafficHistory(None)
+        self.traffic = TrafficHistory()
         self.identity = SimpleNamespace(
             describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
         )

@@ -113,7 +113,7 @@ def traffic(system, points=60):
     """Give the last ten minutes some streams."""
     at, registry = 0.0, Registry()
     metrics, placement = GatewayMetrics(registry), PlacementMetrics(registry)
-    system.traffic = TrafficHistory(None, lambda: 1_700_000_000.0 + at)
+    system.traffic = TrafficHistory(lambda: 1_700_000_000.0 + at)
     for number in range(points):
         at = 10.0 * number
         for _ in range(5 + number % 4):

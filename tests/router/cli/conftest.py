@@ -109,7 +109,7 @@ def run(system, monkeypatch, capsys):
     monkeypatch.delenv("WARMROUTE_ADMIN_TOKEN", raising=False)
 
     async def command(*words: str) -> tuple[int, str, str]:
-        code = await asyncio.to_thread(main, [*words, "--url", f"http://{system._admin.address}"])
+        code = await asyncio.to_thread(main, [*words, "--url", f"http://{system.ports.admin.address}"])
         out, err = capsys.readouterr()
         return code, out, err
 

@@ -25,7 +25,7 @@ class Gateway:
     def __init__(self, system: GatewayProcess, model: str) -> None:
         self.system = system
         self.model = model
-        self.url = f"http://{system._admin.address}"
+        self.url = f"http://{system.ports.admin.address}"
 
     def candidate(self, endpoint):
         return next(one for one in self.system.fleet.candidates if one.endpoint is endpoint)

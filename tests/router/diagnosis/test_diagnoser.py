@@ -24,47 +24,44 @@ def inputs(values, facts, others=None, force=None):
     return Inputs(Snapshot(named, {}), Measured(), facts, force or InForce(), DiagnosisConfig(), others or {})
 
 
-async def found(values, facts, others=None, force=None):
-    async def read():
-        return inputs(values, facts, others, force)
-
-    return (await Diagnoser(read, clock=lambda: 1_700_000_000.0).diagnosis()).findings
+def found(values, facts, others=None, force=None):
+    return Diagnoser(clock=lambda: 1_700_000_000.0).diagnosis(inputs(values, facts, others, force)).findings
 
 
-async def test_an_outage_names_each_worker_its_reason_and_what_to_do():
-    (one,) = await found({"ready_workers": {(): 0.0}}, Facts([DOWN]))
+def test_an_outage_names_each_worker_its_reason_and_what_to_do():
+    (one,) = found({"ready_workers": {(): 0.0}}, Facts([DOWN]))
     assert (one.check, one.severity) == ("no_worker_ready", Severity.OUTAGE)
     assert one.since == "2023-11-14T22:13:20+00:00"
     assert one.why == ["left (a:1) is unhealthy: cannot connect"]
     assert one.to_try == ["start the workers again; each comes back by itself once its probe succeeds"]
 
 
-async def test_an_empty_fleet_names_the_source_that_fails():
-    (one,) = await found({"ready_workers": {(): 0.0}}, Facts(reasons={"source dns": "no such name"}))
+def test_an_empty_fleet_names_the_source_that_fails():
+    (one,) = found({"ready_workers": {(): 0.0}}, Facts(reasons={"source dns": "no such name"}))
     assert one.why == ["the fleet has no worker; source dns no such name"]
     assert "add a worker" in one.to_try[0]
 
 
-async def test_a_model_without_a_worker_is_named_with_its_workers():
+def test_a_model_without_a_worker_is_named_with_its_workers():
     values = {"ready_workers": {(): 1.0}, "model_ready_workers": {("chat",): 0.0, ("embed",): 1.0}}
-    (one,) = await found(values, Facts([DOWN]))
+    (one,) = found(values, Facts([DOWN]))
     assert (one.check, one.which) == ("model_without_worker", ["chat"])
     assert one.why == ["left (a:1) is unhealthy: cannot connect"]
 
 
-async def test_many_subjects_are_counted_and_not_all_listed():
+def test_many_subjects_are_counted_and_not_all_listed():
     states = {(f"w{number}:1", "unhealthy"): 1.0 for number in range(30)}
-    (one,) = await found({"ready_workers": {(): 1.0}, "worker_state": states}, Facts())
+    (one,) = found({"ready_workers": {(): 1.0}, "worker_state": states}, Facts())
     assert len(one.which) == 21 and one.which[-1] == "and 10 more" and one.why == []
 
 
-async def test_findings_come_worst_first():
+def test_findings_come_worst_first():
     values = {
         "ready_workers": {(): 0.0},
         "policy_errors": {("mine",): 3.0},
         "state_problems": {("unsaved",): 1.0},
     }
-    findings = await found(values, Facts(reasons={"state": "no space left"}))
+    findings = found(values, Facts(reasons={"state": "no space left"}))
     assert [one.severity for one in findings] == [
         Severity.OUTAGE,
         Severity.DEGRADED,
@@ -75,13 +72,13 @@ async def test_findings_come_worst_first():
     assert "It failed 3 times" in by_check["policy_fails"].detail
 
 
-async def test_what_another_gateway_has_found_is_told_with_its_name():
+def test_what_another_gateway_has_found_is_told_with_its_name():
     since = "2023-01-01T00:00:00+00:00"
     theirs = SharedFinding("worker_unhealthy", Severity.DEGRADED, "Workers fail.", since, ("c:3",))
     values = {"ready_workers": {(): 1.0}, "worker_state": {("a:1", "unhealthy"): 1.0}}
-    (one,) = await found(values, Facts([DOWN, UP]), {"gw2:8000": [theirs]})
+    (one,) = found(values, Facts([DOWN, UP]), {"gw2:8000": [theirs]})
     assert (one.which, one.gateways, one.since) == (["a:1", "c:3"], ["gw2:8000"], since)
-    (one,) = await found({"ready_workers": {(): 1.0}}, Facts([UP]), {"gw2:8000": [theirs]})
+    (one,) = found({"ready_workers": {(): 1.0}}, Facts([UP]), {"gw2:8000": [theirs]})
     assert (one.which, one.gateways) == (["c:3"], ["gw2:8000"]) and "gw2:8000" in one.to_try[0]
 
 
@@ -138,15 +135,12 @@ def test_findings_of_one_severity_come_in_the_order_of_their_times():
     assert worst_first([late, early]) == [early, late]
 
 
-async def test_a_worker_that_gets_no_requests_is_found_once_and_not_for_its_events_too():
+def test_a_worker_that_gets_no_requests_is_found_once_and_not_for_its_events_too():
     clock = iter([1_000.0, 1_000.0, 1_020.0, 1_020.0])
     links = {("a:1",): 0.0, ("b:2#1",): 0.0}
     values = {"ready_workers": {(): 1.0}, "event_link_up": links, "worker_state": {("a:1", "unhealthy"): 1.0}}
 
-    async def read():
-        return inputs(values, Facts([DOWN, UP]))
-
-    diagnoser = Diagnoser(read, clock=lambda: next(clock))
-    await diagnoser.diagnosis()
-    found = {one.check: one.which for one in (await diagnoser.diagnosis()).findings}
+    diagnoser, read = Diagnoser(clock=lambda: next(clock)), inputs(values, Facts([DOWN, UP]))
+    diagnoser.diagnosis(read)
+    found = {one.check: one.which for one in diagnoser.diagnosis(read).findings}
     assert found == {"worker_unhealthy": ["a:1"], "events_disconnected": ["b:2#1"]}

@@ -316,7 +316,7 @@ def test_nonsense_is_counted(pair):
     one, _ = pair
     one.admit(10.0)
     told(one, [NONSENSE[1]])
-    assert one.channel.statistics()["malformed"] == 1
+    assert one.use.refused == 1
 
 
 def test_one_sender_takes_no_more_than_a_bucket_and_what_it_gains(pair):

@@ -72,7 +72,7 @@ async def test_fleets_on_one_server_do_not_mix(redis):
         await eventually(lambda: not one.replica.line.alone and not two.replica.line.alone)
         one.account.reserve(LoadReservation(1, 2, time.monotonic()))
         await asyncio.sleep(0.1)
-        assert two.others == 0 and one.replica.statistics()["replicas"] == 1
+        assert two.others == 0 and not one.replica.channel.senders.replicas
 
 
 async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(redis):
@@ -116,7 +116,7 @@ async def test_a_paused_server_leaves_replicas_alone_and_they_heal():
             assert one.replica.findings_elsewhere() == {"gw9:8000": (stale,)}
             os.kill(server.process.pid, signal.SIGSTOP)
             await eventually(lambda: one.replica.line.alone and two.others == 0)
-            assert one.replica.statistics()["problem"] and one.replica.findings_elsewhere() == {}
+            assert one.replica.line.problem and one.replica.findings_elsewhere() == {}
             os.kill(server.process.pid, signal.SIGCONT)
             await sharing(one, two)
 
@@ -156,5 +156,5 @@ async def test_nonsense_on_the_channel_is_counted(redis):
         await eventually(lambda: not one.replica.line.alone)
         for message in (b"", b"\x93\x01", b"x" * 1_000):
             await one.replica._client.publish("warmroute:{nonsense}:channel", message)
-        await eventually(lambda: one.replica.statistics()["malformed"] == 3)
+        await eventually(lambda: one.replica.channel.malformed == 3)
         assert not one.replica.line.alone

@@ -75,7 +75,7 @@ async def test_a_lease_registers_renews_and_withdraws(fast):
     async with leased(registry) as lease:
         await eventually(lambda: registry.calls >= 3)
         assert registry.held == WORKER
-        assert lease.statistics()["registered"] and lease.statistics()["calls"]["failed"] == 0
+        assert lease.registered and lease.calls["failed"] == 0
     assert registry.held is None and registry.closed
 
 
@@ -85,10 +85,10 @@ async def test_a_registry_that_fails_is_tried_again_and_logged_once(fast, caplog
     async with leased(registry) as lease:
         await eventually(lambda: registry.calls >= 5)
         assert [record.levelname for record in caplog.records if record.msg == "not registered"].count("WARNING") == 1
-        assert not lease.statistics()["registered"]
+        assert not lease.registered
         registry.error = None
         await eventually(lambda: registry.held == WORKER)
-        assert lease.statistics()["calls"]["failed"] >= 4
+        assert lease.calls["failed"] >= 4
 
 
 async def test_pauses_after_failures_grow_up_to_the_renewal(monkeypatch):
@@ -177,7 +177,7 @@ async def test_a_registry_whose_name_does_not_resolve_is_a_failure(fast, caplog)
     registry = FakeRegistry()
     registry.address = ("no.such.host.invalid", 1)
     async with leased(registry) as lease:
-        await eventually(lambda: lease.statistics()["calls"]["failed"] >= 2)
+        await eventually(lambda: lease.calls["failed"] >= 2)
     assert registry.calls == 0 and "not registered" in caplog.text
 
 

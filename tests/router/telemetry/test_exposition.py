@@ -1,3 +1,6 @@
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -7,6 +10,7 @@ from router.gateway.metrics import GatewayMetrics
 from router.metrics.catalogue import CATALOGUE, Kind
 from router.metrics.registry import Registry
 from router.telemetry.exposition import Exposition
+from router.telemetry.snapshot import page
 
 REQUEST = ("/v1/completions", "default", "m")
 LABELS = (("model", "m"), ("path", "/v1/completions"), ("route", "default"))
@@ -14,12 +18,17 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 
 
-def scrape(registry, *readings):
-    page, content_type = Exposition(registry, readings).render()
+def render(registry, accept="", read=tuple):
+    exposition = Exposition(registry, [SimpleNamespace(readings=read)])
+    return page(asyncio.run(exposition.snapshot()), accept)
+
+
+def scrape(registry):
+    text, content_type = render(registry)
     assert content_type.startswith("text/plain; version=")
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(page.decode())
+        for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
 
@@ -62,20 +71,16 @@ def test_a_worker_that_is_gone_leaves_no_series():
 
 
 def test_readings_at_scrape_time():
-    held = [3.0]
-    exposition = Exposition(
-        Registry(),
-        [lambda: [("warmroute_queued_requests", (), held[0]), ("warmroute_event_gaps", ("h:1",), 2.0)]],
-    )
-    assert b"warmroute_queued_requests 3.0" in exposition.render()[0]
-    held[0] = 4.0
-    page = exposition.render()[0]
-    assert b"warmroute_queued_requests 4.0" in page and b'warmroute_event_gaps_total{worker="h:1"} 2.0' in page
+    for held in (3.0, 4.0):
+        read = [("warmroute_queued_requests", (), held), ("warmroute_event_gaps", ("h:1",), 2.0)]
+        text, _ = render(Registry(), read=lambda read=read: read)
+        assert b"warmroute_queued_requests %.1f" % held in text
+        assert b'warmroute_event_gaps_total{worker="h:1"} 2.0' in text
 
 
 def test_undeclared_readings_and_instruments_are_refused():
     with pytest.raises(KeyError, match="not a gauge or counter"):
-        Exposition(Registry(), [lambda: [("warmroute_nonsense", (), 1.0)]]).render()
+        render(Registry(), read=lambda: [("warmroute_nonsense", (), 1.0)])
     with pytest.raises(KeyError):
         Registry().counter("nonsense")
     with pytest.raises(KeyError, match="counter"):
@@ -96,9 +101,9 @@ def test_a_scraper_of_openmetrics_gets_the_trace_of_the_latest_request_in_a_buck
     registry = exercised()
     durations = registry.histogram("request_duration_seconds")
     durations.exemplify(0.2, REQUEST, "b" * 32, 1_700_000_001.0)
-    page, content_type = Exposition(registry).render(OPENMETRICS)
+    text, content_type = render(registry, OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
-    families = {family.name: family for family in openmetrics.text_string_to_metric_families(page.decode())}
+    families = {family.name: family for family in openmetrics.text_string_to_metric_families(text.decode())}
     durations = families["warmroute_request_duration_seconds"].samples
     traced = {sample.labels["le"]: sample.exemplar for sample in durations if sample.exemplar}
     assert [(bound, each.labels, each.value) for bound, each in traced.items()] == [
@@ -109,15 +114,15 @@ def test_a_scraper_of_openmetrics_gets_the_trace_of_the_latest_request_in_a_buck
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain;version=x.y", "text/plain; version=1.0.0, */*;q=0.1"])
 def test_other_scrapers_get_the_classic_format(accept):
-    page, content_type = Exposition(exercised()).render(accept)
+    text, content_type = render(exercised(), accept)
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
-    assert TRACE.encode() not in page and b"# EOF" not in page
+    assert TRACE.encode() not in text and b"# EOF" not in text
 
 
 @pytest.mark.parametrize("version", ["", ";version=abc", "; version=1.0.0;escaping=what; q=0.7"])
 def test_every_version_of_openmetrics_gets_the_one_there_is(version):
     accept = f"text/plain;q=0.3, Application/OpenMetrics-Text{version}"
-    assert Exposition(Registry()).render(accept)[0].endswith(b"# EOF\n")
+    assert render(Registry(), accept)[0].endswith(b"# EOF\n")
 
 
 def test_process_metrics_are_exported():

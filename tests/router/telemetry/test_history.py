@@ -6,7 +6,6 @@ from router.placement.metrics import PlacementMetrics
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import KEPT, TrafficHistory
 from tests.support.metrics import count_prompt
-from tests.support.waiting import eventually
 
 CHAT = ("/v1/chat/completions", "default", "llama")
 OTHER = ("/v1/completions", "default", "llama")
@@ -16,7 +15,7 @@ class Traffic:
     def __init__(self):
         self.registry, self.at = Registry(), 1_000.0
         self.metrics, self.placement = GatewayMetrics(self.registry), PlacementMetrics(self.registry)
-        self.history = TrafficHistory(None, lambda: self.at)
+        self.history = TrafficHistory(lambda: self.at)
         self.look()
 
     def look(self, seconds=0.0, held=None, queued=0):
@@ -96,17 +95,3 @@ def test_an_hour_is_kept(traffic):
         traffic.look(10.0)
     assert len(traffic.history.points) == KEPT
     assert traffic.history.points[0].at == 1_000.0 + 60.0
-
-
-async def test_it_reads_by_itself_and_stops():
-    reads = []
-
-    async def read():
-        reads.append(1)
-        return instruments_of(Registry())
-
-    history = TrafficHistory(read)
-    history.start()
-    await eventually(lambda: reads)
-    await history.aclose()
-    await history.aclose()

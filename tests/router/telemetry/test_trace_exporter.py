@@ -32,7 +32,7 @@ async def test_traces_arrive_with_the_settings_headers_and_resource():
         traces.start()
         for _ in range(300):
             traces.export(one())
-        await eventually(lambda: traces.statistics()["sent"] == 300)
+        await eventually(lambda: traces.counts["sent"] == 300)
         await traces.aclose()
     assert len(receiver.spans) == 300 and len({each.span_id for each in receiver.spans}) == 300
     path, headers, body = receiver.requests[0]
@@ -47,7 +47,7 @@ async def test_a_full_queue_drops_further_traces(monkeypatch):
     traces = exporter("http://127.0.0.1:9")
     for _ in range(8):
         traces.export(one())
-    assert traces.statistics() == {"sent": 0, "dropped": 3, "failed": 0}
+    assert traces.counts == {"sent": 0, "dropped": 3, "failed": 0}
 
 
 async def test_what_is_queued_is_sent_at_the_end():
@@ -66,9 +66,9 @@ async def test_a_refusal_is_tried_again_if_it_may_pass(status, tries, caplog):
         traces.start()
         with caplog.at_level(logging.WARNING):
             traces.export(one())
-            await eventually(lambda: traces.statistics()["failed"] == 1)
+            await eventually(lambda: traces.counts["failed"] == 1)
             traces.export(one())
-            await eventually(lambda: traces.statistics()["failed"] == 2)
+            await eventually(lambda: traces.counts["failed"] == 2)
         await traces.aclose()
     assert len(receiver.requests) == 2 * tries
     assert [record.reason for record in caplog.records] == [f"HTTP {status}"], "said once"
@@ -79,7 +79,7 @@ async def test_a_receiver_that_comes_back_gets_the_batch():
         traces = exporter(receiver.url)
         traces.start()
         traces.export(one())
-        await eventually(lambda: traces.statistics()["sent"] == 1)
+        await eventually(lambda: traces.counts["sent"] == 1)
         await traces.aclose()
     assert len(receiver.requests) == 3
 
@@ -90,7 +90,7 @@ async def test_without_a_receiver_traces_are_counted_as_failed():
     traces = exporter(url)
     traces.start()
     traces.export(one())
-    await eventually(lambda: traces.statistics()["failed"] == 1)
+    await eventually(lambda: traces.counts["failed"] == 1)
     await traces.aclose()
 
 
@@ -100,6 +100,6 @@ async def test_any_answer_of_the_receiver_is_survived(answer, caplog):
         traces = exporter(receiver.url)
         traces.start()
         traces.export(one())
-        await eventually(lambda: traces.statistics()["sent"] == 1)
+        await eventually(lambda: traces.counts["sent"] == 1)
         await traces.aclose()
     assert [record.spans for record in caplog.records] == ([2] if b"2" in answer else [])

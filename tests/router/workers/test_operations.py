@@ -29,7 +29,7 @@ class Site:
         return await self.client.post(f"{self.public}/v1/completions", json=body)
 
     async def operate(self, operation, workers=None, **more):
-        url = f"http://{self.system._admin.address}/admin/v1/worker-operations"
+        url = f"http://{self.system.ports.admin.address}/admin/v1/worker-operations"
         return await self.client.post(url, json={"operation": operation, "workers": workers, **more})
 
     def blocks(self):

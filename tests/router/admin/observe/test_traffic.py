@@ -5,7 +5,7 @@ from router.telemetry.history import TrafficHistory
 
 async def test_points_come_newest_first_and_in_pages(client, system):
     at = 1_000.0
-    system.traffic = TrafficHistory(None, lambda: at)
+    system.traffic = TrafficHistory(lambda: at)
     registry = Registry()
     for number in range(4):
         at = 1_000.0 + 10 * number

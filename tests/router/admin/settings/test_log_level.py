@@ -9,7 +9,7 @@ import pytest
 from router.admin.app import build_admin
 from router.admin.replies import Reply
 from router.admin.table import OF_PROCESS
-from router.process.children.admin_operations import log_everywhere
+from router.process.children.all_processes import log_everywhere
 from router.process.children.child_client import NoReplyError
 
 PATH = "/admin/v1/log-level"

@@ -60,7 +60,7 @@ async def test_operations_on_workers_print_a_line_for_each(run, system, monkeypa
 
     code, out, _ = await run("workers", "reset-cache", "--all", "--dry-run")
     assert (code, "dry run" in out, "left" in out) == (0, True, True)
-    monkeypatch.setattr(system, "operate", operate)
+    monkeypatch.setattr(system.view, "operate", operate)
     code, out, _ = await run("workers", "reset-cache", "--all")
     assert (code, "refused" in out, "not offered" in out) == (1, True, True)
     code, out, _ = await run("workers", "reset-cache", ADDED)
@@ -87,7 +87,7 @@ async def test_a_dry_run_prints_the_differences(run, system):
 
 async def test_what_if_prints_how_many_would_have_gone_elsewhere(run, system, monkeypatch):
     assert (await run("policy", "what-if", "lpwl"))[1] == "no decision is in memory\n"
-    monkeypatch.setattr(system, "dispatcher", played("round_robin"))
+    monkeypatch.setattr(system.view, "dispatcher", played("round_robin"))
     code, out, _ = await run("policy", "what-if", "lpwl")
     assert (code, "of 48 decisions would have gone elsewhere" in out, "mean predicted TTFT" in out) == (0, True, True)
     document = json.loads((await run("policy", "what-if", "chwbl", "--param", "load_factor=2", "-o", "json"))[1])
@@ -118,8 +118,8 @@ async def test_revisions_are_listed_shown_and_restored(run, system):
 
 
 async def test_a_reload_prints_what_it_did(run, system):
-    read = msgspec.structs.replace(system._sources.loaded, access_log=True)
-    system.control._sources = dataclasses.replace(system._sources, read=lambda: read)
+    read = msgspec.structs.replace(system.control.config, access_log=True)
+    system.control._sources = dataclasses.replace(system.control._sources, read=lambda: read)
     code, out, _ = await run("reload")
     assert (code, out.splitlines()[0]) == (0, "no difference")
     assert "access_log: does not take effect now; restart the gateway" in out
@@ -184,13 +184,13 @@ async def test_diagnose_prints_findings_service_levels_and_what_was_not_checked(
     )
     level = ServiceLevel("chat", "ttft", 900, 100, out=True)
     found = msgspec.structs.replace(
-        await system.diagnosis(), requests=1_234, findings=[finding], service_levels=[level]
+        await system.view.diagnosis(), requests=1_234, findings=[finding], service_levels=[level]
     )
 
     async def diagnosis():
         return found
 
-    monkeypatch.setattr(system, "diagnosis", diagnosis)
+    monkeypatch.setattr(system.view, "diagnosis", diagnosis)
     out = (await run("diagnose"))[1]
     assert "1,234 requests ended" in out and "ADVICE, decode scheduling: Streams stutter." in out
     assert "0.25" in out and "- fewer streams" in out and "No check has found" not in out
@@ -209,12 +209,12 @@ async def test_top_prints_the_fleet_once_where_it_cannot_follow(run, system, mon
     assert "1 workers: 1 starting" in out and "left" in out and "decode" in out and "unknown" in out
     finding = Finding("kv_capacity", Severity.ADVICE, "The KV cache is full.", "", [], [])
     level = ServiceLevel("chat", "tpot", 10, 90, out=True)
-    found = msgspec.structs.replace(await system.diagnosis(), findings=[finding], service_levels=[level])
+    found = msgspec.structs.replace(await system.view.diagnosis(), findings=[finding], service_levels=[level])
 
     async def diagnosis():
         return found
 
-    monkeypatch.setattr(system, "diagnosis", diagnosis)
+    monkeypatch.setattr(system.view, "diagnosis", diagnosis)
     out = (await run("top", "--once"))[1]
     assert "ADVICE: The KV cache is full." in out and "route chat: 10 of 100 streams met their tpot" in out
     assert json.loads((await run("top", "-o", "json"))[1])["rows"][0]["id"] == ADDED
