@@ -70,7 +70,7 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, self._signalled)
-        signals.handle(loop, self._signalled, lambda: self._system.control.reload_soon("SIGHUP"))
+        signals.handle(loop, self._signalled, lambda: self._system.control.reloads.soon("SIGHUP"))
         try:
             await self._start()
         except (ListenError, TakeoverError) as error:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.control.state.desired_state import DesiredState, LiveSettings
 from router.control.state.differences import SettingDifference
 from router.control.state.merge import Conflict
-from router.control.state.revisions import Source
+from router.control.state.revisions import Revision, Source
+
+log = logging.getLogger("warmroute.control")
 
 RELOADED = "reloaded the settings"
 """Summary of the change that a reload makes."""
+_LOGGED = 20
+"""Differences of one change that are logged."""
 
 
 class StaleTagError(Exception):
@@ -43,6 +48,12 @@ class Change:
     if_match: str | None = None
     dry_run: bool = False
 
+    def check_tag(self, state: DesiredState) -> None:
+        """Raise `StaleTagError` if `if_match` names another state."""
+        tags = [] if self.if_match is None else [tag.strip() for tag in self.if_match.split(",")]
+        if self.if_match is not None and state.tag not in tags and "*" not in tags:
+            raise StaleTagError(self.if_match, state.tag)
+
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
@@ -66,3 +77,18 @@ class ChangeOutcome:
     kept: bool
     shared: bool | None = None
     effective: tuple[SettingDifference, ...] = ()
+
+
+def log_revision(revision: Revision, *, kept: bool) -> None:
+    shown = [str(one) for one in revision.differences[:_LOGGED]]
+    more = len(revision.differences) - len(shown)
+    fields = {
+        "version": revision.number,
+        "source": revision.source,
+        "who": revision.who,
+        "what": revision.what,
+        "differences": "; ".join([*shown, *([f"and {more} more"] if more else [])]),
+    }
+    if not kept and revision.source in ("api", "restore"):
+        fields["kept"] = "until the process ends: state_dir is not set"
+    log.info("desired state changed", extra=fields)

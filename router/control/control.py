@@ -20,36 +20,28 @@ from router.control.change import (
     HandedOverError,
     NotAppliedError,
     Reloaded,
-    StaleTagError,
+    log_revision,
 )
 from router.control.discovered import DiscoveredWorkers, based, counting, lasting, rediscovered
+from router.control.saving import Saving
 from router.control.sharing import (
     NONE_SHARED,
     ApartError,
     OvertakenError,
     SharedChanges,
     Sharing,
-    lost_changes,
+    lost_to,
     next_shared,
     over,
 )
-from router.control.start import (
-    Initial,
-    Sources,
-    file_problems,
-    initial,
-    next_state,
-    revision_of,
-    settings_differences,
-    settings_problems,
-)
+from router.control.start import Initial, Sources, check, initial, next_state, revision_of, settings_differences
 from router.control.state.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
 from router.control.state.differences import SettingDifference
 from router.control.state.edits import drain_only
 from router.control.state.effective import with_effective
 from router.control.state.merge import api_changes, reloaded
 from router.control.state.pending import pending
-from router.control.state.revisions import Revision, RevisionHistory
+from router.control.state.revisions import RevisionHistory, kept
 from router.control.state_file import NotSavedError, Stored
 from router.metrics.instruments import Reading
 
@@ -62,8 +54,6 @@ REVISIONS_KEPT = 100
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
 _APART = " (while Redis did not answer)"
-_LOGGED = 20
-"""Differences of one change that are logged."""
 _OVERTAKEN = 3
 """How often a change is made again over another gateway's."""
 
@@ -80,25 +70,34 @@ class Control:
         """The settings that the gateway runs with."""
         self._apply = apply
         self._sources = sources
-        self._store = sources.store
-        self._reloads = BackgroundReloads(self.reload, self.config.processes)
+        self.saving = Saving(sources.store)
+        self.reloads = BackgroundReloads(self.reload, self.config.processes)
         self._handed_over = False
         self._opened = False
-        self.unsaved: str | None = None
-        """Why the last state could not be written; None if it was."""
         self.sharing: Sharing | None = None
         """Where the gateways of a fleet share the admin API's changes."""
         self._found: DiscoveredWorkers | None = None
         """The last answer of the sources of workers; None before the first."""
-        self._adopt(start)
+        self.stored = _adopted(start)
+        """Everything that another process needs to continue from here."""
 
-    def _adopt(self, start: Initial) -> None:
-        self.state = start.stored.state
-        self.file = start.stored.file
-        self.history = RevisionHistory(REVISIONS_KEPT, start.stored.revisions)
-        self.shared = start.stored.shared or NONE_SHARED
-        for conflict in start.conflicts:
-            log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
+    @property
+    def state(self) -> DesiredState:
+        return self.stored.state
+
+    @property
+    def file(self) -> LiveSettings:
+        """The settings of the start, or of the last reload."""
+        return self.stored.file
+
+    @property
+    def history(self) -> RevisionHistory:
+        return RevisionHistory(self.stored.revisions)
+
+    @property
+    def shared(self) -> SharedChanges:
+        """The document that the gateways of a fleet share, as last seen."""
+        return self.stored.shared or NONE_SHARED
 
     @property
     def base(self) -> LiveSettings:
@@ -117,30 +116,12 @@ class Control:
         sources = (found.source, *found.also) if found is not None else ()
         return SETTINGS if worker_id in self.file.workers else API, sources
 
-    @property
-    def keeps(self) -> bool:
-        """Whether changes outlive the process."""
-        return self._store is not None
-
     def readings(self) -> Iterator[Reading]:
-        """Yield whether the state could not be written, and the files set aside."""
-        yield "warmroute_state_problems", ("unsaved",), float(self.unsaved is not None)
-        yield "warmroute_state_problems", ("set_aside",), self.set_aside
+        return self.saving.readings()
 
-    @property
-    def set_aside(self) -> int:
-        """The state files that were set aside, because they could not be used in whole."""
-        return 0 if self._store is None else self._store.set_aside
-
-    @property
-    def stored(self) -> Stored:
-        """Everything that another process needs to continue from here."""
-        return self._stored(self.state, self.file, self.history, self.shared)
-
-    def _stored(
-        self, state: DesiredState, file: LiveSettings, history: RevisionHistory, shared: SharedChanges
-    ) -> Stored:
-        return Stored(state=state, file=file, revisions=history.revisions, shared=shared if shared.number else UNSET)
+    def joined(self, shared: SharedChanges) -> None:
+        """Take on a document that the fleet shares, and that makes no change here."""
+        self.stored = replace_struct(self.stored, shared=shared)
 
     async def opened(self) -> None:
         """Write the first state, once this process serves, and watch the settings file if a setting asks for it.
@@ -148,12 +129,9 @@ class Control:
         If writing fails, changes will fail with the same reason.
         """
         if self.config.watch and self._sources.file is not None:
-            self._reloads.watch(self._sources.file)
+            self.reloads.watch(self._sources.file)
         async with self.lock:
-            try:
-                await self._save(self.stored)
-            except NotSavedError as error:
-                log.error("the desired state could not be saved", extra={"reason": str(error)})
+            await self.saving.save_or_log(self.stored)
             self._opened = True
 
     async def take_over(self, handed: Stored) -> None:
@@ -165,8 +143,7 @@ class Control:
         """
         async with self.lock:
             await self._continue_from(handed)
-            if self._store is not None:
-                self._store.owned()
+            self.saving.owned()
 
     async def yield_state(self) -> Stored:
         """Make no more changes, and return the last state."""
@@ -181,9 +158,9 @@ class Control:
         async with self.lock:
             self._handed_over = False
             try:
-                kept = await asyncio.to_thread(self._store.load) if self._store is not None else None
-                if kept is not None and kept.state.lineage == self.state.lineage:
-                    await self._continue_from(kept)
+                found = await self.saving.load()
+                if found is not None and found.state.lineage == self.state.lineage:
+                    await self._continue_from(found)
             except (ConfigError, NotAppliedError) as error:
                 log.error("the changes of the other process are lost", extra={"reason": str(error)})
             await self._rediscover_or_log()
@@ -193,9 +170,9 @@ class Control:
 
     async def _continue_from(self, stored: Stored) -> None:
         start = initial(self.config, stored)
-        await self._check(start.stored.state.settings)
+        await check(self.config, self.state.settings, start.stored.state.settings)
         await self._bring(start.stored.state)
-        self._adopt(start)
+        self.stored = _adopted(start)
 
     async def discover(self, found: Mapping[str, FoundWorker]) -> None:
         """Take on the workers that sources name, as one change. It makes no revision.
@@ -217,21 +194,16 @@ class Control:
         if discovered == self.state.discovered:
             return
         before, state = self.stored, rediscovered(self.state, self.file, discovered)
-        state = replace_struct(state, settings=over(state.settings, self._shared_of(discovered)))
+        new = discovered.keys() - self.state.discovered.keys() - self.state.settings.workers.keys()
+        # changes that another gateway shared of workers that this one did not know until now
+        shared = [one for one in self.shared.changes if one.path[0] == "workers" and one.path[1] in new]
+        state = replace_struct(state, settings=over(state.settings, shared))
         await self._bring(state)
-        self.state = state
+        self.stored = replace_struct(before, state=state)
         fields = {"workers": len(discovered), "leaving": sum(one.leaving for one in discovered.values())}
         log.info("discovered workers changed", extra=fields)
-        if self._store is not None and lasting(before) != lasting(self.stored):
-            try:
-                await self._save(self.stored)
-            except NotSavedError as error:
-                log.error("the desired state could not be saved", extra={"reason": str(error)})
-
-    def _shared_of(self, discovered: DiscoveredWorkers) -> list[SettingDifference]:
-        """Return the changes that another gateway shared of workers that this one did not know until now."""
-        new = discovered.keys() - self.state.discovered.keys() - self.state.settings.workers.keys()
-        return [one for one in self.shared.changes if one.path[0] == "workers" and one.path[1] in new]
+        if lasting(before) != lasting(self.stored):
+            await self.saving.save_or_log(self.stored)
 
     async def _rediscover_or_log(self) -> None:
         try:
@@ -247,7 +219,7 @@ class Control:
         """
         async with self.lock:
             await self._apply(state)
-            self.state = state
+            self.stored = replace_struct(self.stored, state=state)
 
     async def follow_shared(self, shared: SharedChanges) -> bool:
         """Take on the changes that another gateway has shared, over this one's own file. Return False if it is too
@@ -261,28 +233,19 @@ class Control:
         async with self.lock:
             if self._handed_over or not self._opened:
                 return False
-            added = {
-                change.path[1] for change in shared.changes if change.path[0] == "workers" and len(change.path) == 2
-            }
-            discovered = {name: one for name, one in self.state.discovered.items() if name not in added}
+            new = {change.path[1] for change in shared.changes if change.path[0] == "workers" and len(change.path) == 2}
+            discovered = {name: one for name, one in self.state.discovered.items() if name not in new}
             wanted = over(based(self.file, discovered), shared.changes)
-            what = f"{shared.what} (on {shared.gateway})" + self._lost_to(shared)
             changed = settings_differences(self.state.settings, wanted)
             if changed:
-                await self._check(wanted)
+                await check(self.config, self.state.settings, wanted)
+            what = f"{shared.what} (on {shared.gateway})"
+            if lost := lost_to(shared, self.shared, api_changes(self.base, self.state.settings)):
+                log.warning("changes that were made here alone are lost", extra={"lost": lost, "to": shared.gateway})
+                what += f"; replaced changes that were made here alone: {lost}"
             change = Change(lambda _: wanted, what, "fleet", shared.who)
             await self._change(change, wanted, changed, self.file, discovered, shared)
             return True
-
-    def _lost_to(self, shared: SharedChanges) -> str:
-        """Return the changes that were made here alone and are lost to `shared`, as a part of a revision's summary."""
-        if self.shared.number and self.shared.change in (shared.change, *shared.lineage):
-            return ""
-        lost = lost_changes(api_changes(self.base, self.state.settings), shared.changes)
-        if not lost:
-            return ""
-        log.warning("changes that were made here alone are lost", extra={"lost": lost, "to": shared.gateway})
-        return f"; replaced changes that were made here alone: {lost}"
 
     async def share_kept(self) -> None:
         """Share the changes that this gateway kept from a time without a fleet."""
@@ -291,7 +254,7 @@ class Control:
                 return
             what = "kept changes"
             settings = self.state.settings
-            self.shared = await self._propose(Change(lambda _: settings, what), settings, self.base)
+            self.joined(await self._propose(Change(lambda _: settings, what), settings, self.base))
 
     async def make(self, change: Change) -> ChangeOutcome:
         """Make a change. It is finished even if the caller is cancelled.
@@ -316,15 +279,8 @@ class Control:
             ConfigError: the settings are not valid; it names every mistake with its place. Nothing has changed.
             OvertakenError, HandedOverError, StaleTagError, NotAppliedError, NotSavedError: as `make`.
         """
-        change = change or Change(_same, RELOADED, "reload")
+        change = change or Change(lambda settings: settings, RELOADED, "reload")
         return await asyncio.shield(asyncio.ensure_future(self._over_others(self._reload, change)))
-
-    def reload_soon(self, why: str) -> None:
-        """Start a reload, and log how it ends."""
-        self._reloads.soon(why)
-
-    def close(self) -> None:
-        self._reloads.close()
 
     async def _over_others(self, once: Callable[[Change], Awaitable[T]], change: Change) -> T:
         for left in reversed(range(_OVERTAKEN + 1)):
@@ -361,30 +317,16 @@ class Control:
     async def _locked(self, change: Change, file: LiveSettings, discovered: DiscoveredWorkers) -> ChangeOutcome:
         if self._handed_over:
             raise HandedOverError
-        self._check_tag(change)
+        change.check_tag(self.state)
         wanted = change.edit(self.state.settings)
         changed = settings_differences(self.state.settings, wanted)
         if changed:
-            await self._check(wanted)
+            await check(self.config, self.state.settings, wanted)
         effective = with_effective(changed, self.state.settings, wanted)
         if not change.dry_run:
             await self._change(change, wanted, changed, file, discovered)
         shared = None if self.sharing is None else self.shared.apart is not True
-        return ChangeOutcome(self.state, changed, self.keeps, shared, effective)
-
-    def _check_tag(self, change: Change) -> None:
-        if change.if_match is None:
-            return
-        if self.state.tag not in (tags := [tag.strip() for tag in change.if_match.split(",")]) and "*" not in tags:
-            raise StaleTagError(change.if_match, self.state.tag)
-
-    async def _check(self, wanted: LiveSettings) -> None:
-        """Raise `ConfigError` if the settings are not valid. Files of models are read in a thread."""
-        problems = settings_problems(self.config, wanted)
-        if not problems and wanted.models != self.state.settings.models:
-            problems = await asyncio.to_thread(file_problems, self.config, self.state.settings, wanted)
-        if problems:
-            raise ConfigError(problems)
+        return ChangeOutcome(self.state, changed, self.saving.keeps, shared, effective)
 
     async def _change(
         self,
@@ -400,7 +342,7 @@ class Control:
         A change to what is there already is applied too, since a process may have become something else. `shared` is
         the document that the change follows; None if it is this gateway's own change.
         """
-        state, history = self.state, self.history
+        state, revisions = self.state, self.stored.revisions
         if changed:
             state = next_state(self.state, wanted)
         if discovered != state.discovered:
@@ -411,16 +353,17 @@ class Control:
             if state is self.state and file == self.file and shared == self.shared:
                 return
             if changed:
-                history = RevisionHistory(REVISIONS_KEPT, history.revisions)
                 what = change.what + (_APART if shared.apart is True else "")
-                history.add(revision_of(state, changed, what, change.source, change.who))
-            await self._save(self._stored(state, file, history, shared))
+                revision = revision_of(state, changed, what, change.source, change.who)
+                revisions = kept((*revisions, revision), REVISIONS_KEPT)
+            after = Stored(state=state, file=file, revisions=revisions, shared=shared if shared.number else UNSET)
+            await self.saving.save(after)
         except (NotSavedError, OvertakenError):
             await self._bring(self.state)
             raise
-        self.state, self.file, self.history, self.shared = state, file, history, shared
+        self.stored = after
         if changed:
-            _log(history.revisions[-1], keeps=self.keeps)
+            log_revision(revisions[-1], kept=self.saving.keeps)
 
     async def _propose(self, change: Change, wanted: LiveSettings, base: LiveSettings) -> SharedChanges:
         """Share what the change makes of the API's changes over `base`. Return the document as it is then.
@@ -447,31 +390,8 @@ class Control:
             log.error("desired state not applied", extra={"reason": str(error)}, exc_info=error.__cause__)
             raise
 
-    async def _save(self, stored: Stored) -> None:
-        if self._store is None:
-            return
-        try:
-            await asyncio.to_thread(self._store.save, lasting(stored))
-        except NotSavedError as error:
-            self.unsaved = str(error)
-            raise
-        self.unsaved = None
 
-
-def _same(settings: LiveSettings) -> LiveSettings:
-    return settings
-
-
-def _log(revision: Revision, *, keeps: bool) -> None:
-    shown = [str(one) for one in revision.differences[:_LOGGED]]
-    more = len(revision.differences) - len(shown)
-    fields = {
-        "version": revision.number,
-        "source": revision.source,
-        "who": revision.who,
-        "what": revision.what,
-        "differences": "; ".join([*shown, *([f"and {more} more"] if more else [])]),
-    }
-    if not keeps and revision.source in ("api", "restore"):
-        fields["kept"] = "until the process ends: state_dir is not set"
-    log.info("desired state changed", extra=fields)
+def _adopted(start: Initial) -> Stored:
+    for conflict in start.conflicts:
+        log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
+    return replace_struct(start.stored, revisions=kept(start.stored.revisions, REVISIONS_KEPT))

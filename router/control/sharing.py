@@ -96,8 +96,12 @@ def over(file: LiveSettings, changes: Sequence[SettingDifference]) -> LiveSettin
     return merge(file, usable)
 
 
-def lost_changes(mine: Sequence[SettingDifference], theirs: Sequence[SettingDifference]) -> str:
-    """Return the changes of `mine` that `theirs` does not have, in words; empty if there are none."""
-    others = {change.path: change.after for change in theirs}
+def lost_to(newer: SharedChanges, before: SharedChanges, mine: Sequence[SettingDifference]) -> str:
+    """Return the changes of `mine` that were made here alone and that `newer` does not have, in words. `before` is the
+    document last seen here.
+    """
+    if before.number and before.change in (newer.change, *newer.lineage):
+        return ""
+    others = {change.path: change.after for change in newer.changes}
     lost = [change for change in mine if change.path not in others or others[change.path] != change.after]
     return ", ".join(path_text(change.path) for change in lost)

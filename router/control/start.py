@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,15 @@ def file_problems(config: Config, before: LiveSettings, after: LiveSettings) -> 
     """Return the files of models that are missing or broken, of those that `before` does not name. It reads them."""
     found = changed_files(with_live_settings(config, before), with_live_settings(config, after))
     return [Problem(dotted(path), problem, fix) for path, problem, fix in found]
+
+
+async def check(config: Config, before: LiveSettings, wanted: LiveSettings) -> None:
+    """Raise `ConfigError` if the settings are not valid. Files of models are read in a thread."""
+    problems = settings_problems(config, wanted)
+    if not problems and wanted.models != before.models:
+        problems = await asyncio.to_thread(file_problems, config, before, wanted)
+    if problems:
+        raise ConfigError(problems)
 
 
 def settings_differences(before: LiveSettings, after: LiveSettings) -> tuple[SettingDifference, ...]:

@@ -83,7 +83,7 @@ class ControlPlane:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        self.control.close()
+        self.control.reloads.close()
 
     async def _look(self, processes: Processes) -> None:
         while True:
@@ -110,7 +110,7 @@ class ControlPlane:
         return Inputs(metrics, known.measured, facts, force, self.config.diagnosis, others)
 
     def _reasons(self) -> Mapping[str, str]:
-        reasons = {} if self.control.unsaved is None else {"state": self.control.unsaved}
+        reasons = {} if self.control.saving.unsaved is None else {"state": self.control.saving.unsaved}
         if self.replica is not None:
             said = {"redis": self.replica.line.problem, "replicas": "; ".join(self.replica.apart())}
             reasons |= {about: why for about, why in said.items() if why}

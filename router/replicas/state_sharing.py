@@ -173,7 +173,7 @@ class StateSharing:
         return True
 
     def _settled(self) -> None:
-        self._control.shared = _joined(self._control.shared)
+        self._control.joined(_joined(self._control.shared))
 
     async def _read(self) -> SharedChanges | None:
         command: Any = self._client.eval(_READ, 1, self._key, MOST_BYTES)

@@ -96,7 +96,7 @@ async def get_desired_state(call: Call) -> Answer:
     return Answer(
         DesiredStateDocument(
             version=control.state.version,
-            kept=control.keeps,
+            kept=control.saving.keeps,
             settings=without_secrets((), tree_of(control.state.settings)),
             changed_by_api=changes.shown(api_changes(control.base, control.state.settings)),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -40,27 +40,21 @@ class RevisionUnknownError(Exception):
         self.last = last
 
 
-class RevisionHistory:
-    """The latest revisions, oldest first: at most `kept`, and at most `MOST_BYTES`. The last one always stays."""
+def kept(revisions: Sequence[Revision], most: int) -> tuple[Revision, ...]:
+    """Return the latest revisions: at most `most`, and at most `MOST_BYTES`. The last one always stays."""
+    size_bytes, first = 0, len(revisions)
+    while first > 0 and len(revisions) - first < most:
+        size_bytes += len(msgspec.json.encode(revisions[first - 1]))
+        if size_bytes > MOST_BYTES and first < len(revisions):
+            break
+        first -= 1
+    return tuple(revisions[first:])
 
-    def __init__(self, kept: int, revisions: Iterable[Revision] = ()) -> None:
-        self._kept = kept
-        self._revisions: list[Revision] = []
-        self._sizes_bytes: list[int] = []
-        for revision in revisions:
-            self.add(revision)
 
-    @property
-    def revisions(self) -> tuple[Revision, ...]:
-        """All that are kept, oldest first."""
-        return tuple(self._revisions)
+class RevisionHistory(NamedTuple):
+    """All revisions that are kept, oldest first."""
 
-    def add(self, revision: Revision) -> None:
-        """Append a revision and drop the oldest ones beyond the limits."""
-        self._revisions.append(revision)
-        self._sizes_bytes.append(len(msgspec.json.encode(revision)))
-        while len(self._revisions) > 1 and self._too_long():
-            del self._revisions[0], self._sizes_bytes[0]
+    revisions: tuple[Revision, ...]
 
     def get(self, number: int) -> Revision:
         """Return a revision.
@@ -68,7 +62,7 @@ class RevisionHistory:
         Raises:
             RevisionUnknownError: it is not kept.
         """
-        for revision in reversed(self._revisions):
+        for revision in reversed(self.revisions):
             if revision.number == number:
                 return revision
         raise RevisionUnknownError(number, *self._range())
@@ -81,15 +75,12 @@ class RevisionHistory:
         """
         self.get(number)
         tree = tree_of(now.settings)
-        for revision in reversed(self._revisions):
+        for revision in reversed(self.revisions):
             if revision.number > number:
                 tree = undone(tree, revision.differences)
         # a discovered worker that has left since may be in the differences with single fields
         tree["workers"] = {name: worker for name, worker in tree["workers"].items() if "url" in worker}
         return from_tree(tree)
 
-    def _too_long(self) -> bool:
-        return len(self._revisions) > self._kept or sum(self._sizes_bytes) > MOST_BYTES
-
     def _range(self) -> tuple[int, int]:
-        return (self._revisions[0].number, self._revisions[-1].number) if self._revisions else (0, 0)
+        return (self.revisions[0].number, self.revisions[-1].number) if self.revisions else (0, 0)

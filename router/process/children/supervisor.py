@@ -211,7 +211,7 @@ async def serve(config: Config, processes: int, child_module: str, sources: Sour
     for warning in warnings(config):
         log.warning(warning)
     supervisor = Supervisor(config, processes, child_module, sources)
-    signals.handle(loop, stop.set, lambda: supervisor.control.reload_soon("SIGHUP"))
+    signals.handle(loop, stop.set, lambda: supervisor.control.reloads.soon("SIGHUP"))
     try:
         await supervisor.start()
     except ListenError as error:

@@ -197,7 +197,8 @@ class FakeSystem:
         worker = WorkerConfig(url=url)
         state = self.control.state
         if worker_id(worker) not in state.settings.workers:
-            self.control.state = replace(state, settings=add_worker(worker)(state.settings))
+            changed = replace(state, settings=add_worker(worker)(state.settings))
+            self.control.stored = replace(self.control.stored, state=changed)
             self.running.add_worker(worker)
         endpoint = self.fleet.get(parse_endpoint(url).authority)
         facts = WorkerFacts(

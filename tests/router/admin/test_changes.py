@@ -19,7 +19,7 @@ async def test_answers_have_the_version_of_the_state(client, system):
 
 async def test_an_answer_says_how_long_a_change_lasts(client, system):
     assert (await client.post("/admin/v1/workers", json=NEW)).headers["x-warmroute-kept"] == "process"
-    system.control._store = type("Memory", (), {"save": lambda self, stored: None})()
+    system.control.saving._store = type("Memory", (), {"save": lambda self, stored: None})()
     assert (await client.delete("/admin/v1/workers/c:1")).headers["x-warmroute-kept"] == "state_dir"
 
 

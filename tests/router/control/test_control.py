@@ -111,10 +111,10 @@ async def test_a_change_that_cannot_be_saved_is_undone(config):
     assert fleet.control.state is before
     assert fleet.agree()
     assert fleet.processes[1].calls == 2
-    assert fleet.control.unsaved == "state.json: No space left on device"
-    fleet.control._store = SimpleNamespace(save=lambda stored: None)
+    assert fleet.control.saving.unsaved == "state.json: No space left on device"
+    fleet.control.saving._store = SimpleNamespace(save=lambda stored: None)
     await fleet.control.make(change(remove_worker("a:1")))
-    assert fleet.control.unsaved is None
+    assert fleet.control.saving.unsaved is None
 
 
 async def test_a_start_continues_from_what_was_kept(fleet, config, caplog):

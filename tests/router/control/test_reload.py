@@ -77,8 +77,8 @@ async def test_a_merge_that_is_not_valid_changes_nothing(fleet, config):
     await fleet.control.make(Change(add_worker(worker(3, labels={"lane": "prefill"})), "a test"))
     fleet.processes[0].refuses = "random"
     fleet.read = replace(config, policy=PolicyConfig(rule="random"))
-    fleet.control.reload_soon("a test")
-    await asyncio.gather(*fleet.control._reloads.running)
+    fleet.control.reloads.soon("a test")
+    await asyncio.gather(*fleet.control.reloads.running)
     assert (fleet.control.state.version, fleet.control.file.policy.rule) == (2, "lpwl")
 
 
@@ -92,8 +92,8 @@ async def test_settings_that_cannot_change_live_are_named_with_what_to_do(fleet,
     assert lines[2] == f"timeouts.drain_s: 30.0 -> 60.0; to apply it, {RESTART_OR_TAKE_OVER}"
     assert "5371" not in str(lines)
     assert fleet.control.state.version == 1
-    fleet.control.reload_soon("a test")
-    await asyncio.gather(*fleet.control._reloads.running)
+    fleet.control.reloads.soon("a test")
+    await asyncio.gather(*fleet.control.reloads.running)
     assert "a changed setting does not take effect" in caplog.text
 
 
@@ -103,14 +103,14 @@ def test_equal_settings_have_nothing_pending():
 
 async def test_a_reload_by_signal_logs_every_mistake(fleet, caplog):
     fleet.read = ConfigError([*WRONG.problems, Problem("w.yaml:3:1", "no", "yes")])
-    fleet.control.reload_soon("SIGHUP")
-    await asyncio.gather(*fleet.control._reloads.running)
+    fleet.control.reloads.soon("SIGHUP")
+    await asyncio.gather(*fleet.control.reloads.running)
     logged = [record for record in caplog.records if record.message == "settings not reloaded, the old ones stay"]
     assert [record.reason for record in logged] == ["w.yaml:2:3: unknown setting x; remove it", "w.yaml:3:1: no; yes"]
     await fleet.control.yield_state()
     fleet.read = Config()
-    fleet.control.reload_soon("SIGHUP")
-    await asyncio.gather(*fleet.control._reloads.running)
+    fleet.control.reloads.soon("SIGHUP")
+    await asyncio.gather(*fleet.control.reloads.running)
     assert caplog.records[-1].reason == "another process has taken over"
 
 
@@ -143,7 +143,7 @@ async def test_a_watched_file_is_reloaded(config, tmp_path, monkeypatch):
     fleet.read = replace(config, watch=True, workers=())
     file.write_text("bb")
     await eventually(lambda: fleet.control.state.settings.workers == {})
-    fleet.control.close()
+    fleet.control.reloads.close()
 
 
 def test_a_watch_needs_a_file(config):

@@ -14,7 +14,7 @@ from router.control import state_file
 from router.control.change import Change
 from router.control.start import Sources, initial, sources_of
 from router.control.state.edits import add_worker, remove_worker, set_maintenance
-from router.control.state.revisions import RevisionHistory, RevisionUnknownError
+from router.control.state.revisions import RevisionUnknownError, kept
 from router.control.state_file import NotSavedError, StateFile
 from tests.router.control.conftest import Fleet, worker
 
@@ -210,7 +210,7 @@ def test_the_history_is_bounded_in_bytes(monkeypatch, fleet):
     (first,) = fleet.control.history.revisions
     size_bytes = len(msgspec.json.encode(first))
     monkeypatch.setattr("router.control.state.revisions.MOST_BYTES", 3 * size_bytes)
-    assert len(RevisionHistory(9, [first] * 8).revisions) == 3
+    assert len(kept([first] * 8, 9)) == 3
 
 
 def test_the_file_can_be_read_by_people(folder, stored):
