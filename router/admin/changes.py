@@ -15,6 +15,7 @@ from router.control.change import Change, ChangeOutcome, HandedOverError, NotApp
 from router.control.sharing import OvertakenError
 from router.control.state import edits
 from router.control.state.differences import SettingDifference, without_secrets
+from router.control.state.named_settings import POLICIES, WORKERS, Edit, NameUnknownError
 from router.control.state.revisions import Source
 from router.control.state_file import NotSavedError
 
@@ -26,7 +27,7 @@ SHARED = "x-warmroute-shared"
 the change is here alone, and is lost if another gateway has a higher version when Redis is back."""
 
 
-async def make(call: Call, edit: edits.Edit, what: str, source: Source = "api") -> ChangeOutcome:
+async def make(call: Call, edit: Edit, what: str, source: Source = "api") -> ChangeOutcome:
     """Make one change.
 
     Raises:
@@ -46,10 +47,12 @@ def refusals() -> Iterator[None]:
     except edits.WorkerKnownError as error:
         detail = f"{error} is in the fleet already; DELETE it first to add it with other settings"
         raise AdminError(HTTPStatus.CONFLICT, "worker_exists", detail) from None
-    except edits.PolicyUnknownError as error:
-        raise not_found(f"policy {str(error)!r}", "GET /admin/v1/policies lists all") from None
-    except edits.WorkerUnknownError as error:
-        raise unknown_worker(str(error)) from None
+    except NameUnknownError as error:
+        if error.one == WORKERS.one:
+            raise unknown_worker(error.name) from None
+        if error.one == POLICIES.one:
+            raise not_found(str(error), "GET /admin/v1/policies lists all") from None
+        raise
     except HandedOverError:
         raise handed_over() from None
     except StaleTagError as error:

@@ -37,7 +37,7 @@ from router.control.sharing import (
 from router.control.start import Initial, Sources, check, initial, next_state, revision_of, settings_differences
 from router.control.state.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
 from router.control.state.differences import SettingDifference
-from router.control.state.edits import drain_only
+from router.control.state.edits import set_maintenance_of
 from router.control.state.effective import with_effective
 from router.control.state.merge import api_changes, reloaded
 from router.control.state.pending import pending
@@ -166,7 +166,8 @@ class Control:
             await self._rediscover_or_log()
         leaving = {name for name, one in self.state.discovered.items() if one.leaving}
         drained = [name for name in drained if name not in leaving]
-        await self.make(Change(drain_only(drained), "drained the same workers as the process that died", "start"))
+        same = set_maintenance_of(drained, True, others=False)
+        await self.make(Change(same, "drained the same workers as the process that died", "start"))
 
     async def _continue_from(self, stored: Stored) -> None:
         start = initial(self.config, stored)

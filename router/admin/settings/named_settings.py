@@ -12,8 +12,8 @@ from router.admin.http.paging import page_of, paged
 from router.admin.http.problems import not_found
 from router.admin.operations import Answer, Call, Operation, change, read
 from router.config.model import ModelConfig, RateLimitsConfig, SloConfig, TenantConfig
-from router.control import named_settings
-from router.control.named_settings import NamedSettings, NameUnknownError
+from router.control.state import named_settings
+from router.control.state.named_settings import NamedSettings, NameUnknownError
 
 _Kind: TypeAlias = type[Any]
 

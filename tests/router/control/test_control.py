@@ -7,7 +7,8 @@ from router.config.model import Config, PolicyConfig
 from router.config.problems import ConfigError
 from router.control.change import Change, NotAppliedError, StaleTagError
 from router.control.start import initial
-from router.control.state.edits import WorkerUnknownError, add_worker, remove_worker, set_maintenance, set_policy
+from router.control.state.edits import add_worker, remove_worker, set_maintenance, set_policy
+from router.control.state.named_settings import NameUnknownError
 from router.control.state_file import NotSavedError
 from tests.router.control.conftest import Fleet, worker
 
@@ -34,7 +35,7 @@ async def test_a_change_that_changes_nothing_makes_no_version(fleet):
 @pytest.mark.parametrize(
     ("edit", "error"),
     [
-        (remove_worker("b:9"), WorkerUnknownError),
+        (remove_worker("b:9"), NameUnknownError),
         (set_policy(PolicyConfig(rule="lpvl")), ConfigError),
         (add_worker(worker(3, labels={"lane": "fast"})), ConfigError),
     ],

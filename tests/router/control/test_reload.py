@@ -16,9 +16,9 @@ from router.config.model import (
 )
 from router.config.problems import ConfigError, Problem
 from router.control.change import Change
-from router.control.named_settings import TENANT_LIMITS
 from router.control.start import sources_of
 from router.control.state.edits import add_worker, set_maintenance
+from router.control.state.named_settings import TENANT_LIMITS
 from router.control.state.pending import RESTART, RESTART_OR_TAKE_OVER, pending, pending_lines, remedy
 from router.security.reload import FileWatch
 from tests.router.control.conftest import Fleet, worker

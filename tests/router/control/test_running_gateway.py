@@ -9,8 +9,8 @@ from router.app import GatewayProcess
 from router.config.model import Config, KvEventsConfig, ModelConfig, WorkerConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
-from router.control.named_settings import MODELS
 from router.control.state.edits import add_worker
+from router.control.state.named_settings import MODELS
 
 WORKER = {"url": "http://127.0.0.1:9", "labels": {"rack": "1"}, "maintenance": True}
 

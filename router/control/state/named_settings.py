@@ -11,21 +11,29 @@ from msgspec.structs import replace
 
 from router.config.model import ModelConfig, RateLimitsConfig, Section, TenantConfig
 from router.control.state.desired_state import LiveSettings
-from router.control.state.edits import Edit, merged
 
+Edit = Callable[[LiveSettings], LiveSettings]
 Entries = Mapping[str, Any]
 
 
 class NameUnknownError(LookupError):
-    """There is no entry with that name."""
+    """There is no entry with that name. `one` is the word for an entry."""
+
+    def __init__(self, one: str, name: str) -> None:
+        super().__init__(f"{one} {name!r}")
+        self.one = one
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSettings:
-    """One such mapping: `one` is the word for an entry, `kind` its type. `of` reads the mapping, `put` replaces it."""
+    """One such mapping: `one` is the word for an entry. `of` reads the mapping, `put` replaces it.
+
+    A change may add an entry of the type `kind`; with None it needs one that is there.
+    """
 
     one: str
-    kind: type[Section]
+    kind: type[Section] | None
     of: Callable[[LiveSettings], Entries]
     put: Callable[[LiveSettings, dict[str, Any]], LiveSettings]
 
@@ -33,11 +41,17 @@ class NamedSettings:
         return lambda settings: self.put(settings, dict(entries))
 
     def change(self, name: str, patch: Mapping[str, Any]) -> Edit:
-        """Set or change an entry by a merge patch (RFC 7396): null takes a field back to its default."""
+        """Change an entry by a merge patch (RFC 7396), or add it: null takes a field back to its default.
+
+        Raises `NameUnknownError`.
+        """
 
         def edit(settings: LiveSettings) -> LiveSettings:
-            before = msgspec.to_builtins(self.of(settings).get(name, {}))
-            after = msgspec.convert(merged(before, patch), self.kind)
+            before = self.of(settings).get(name)
+            kind = self.kind if before is None else type(before)
+            if kind is None:
+                raise NameUnknownError(self.one, name)
+            after = msgspec.convert(merged(msgspec.to_builtins(before or {}), patch), kind)
             return self.put(settings, {**self.of(settings), name: after})
 
         return edit
@@ -48,12 +62,18 @@ class NamedSettings:
         def edit(settings: LiveSettings) -> LiveSettings:
             entries = dict(self.of(settings))
             if entries.pop(name, None) is None:
-                raise NameUnknownError(name)
+                raise NameUnknownError(self.one, name)
             return self.put(settings, entries)
 
         return edit
 
 
+WORKERS = NamedSettings(
+    "worker", None, lambda settings: settings.workers, lambda settings, workers: replace(settings, workers=workers)
+)
+POLICIES = NamedSettings(
+    "policy", None, lambda settings: settings.policies, lambda settings, policies: replace(settings, policies=policies)
+)
 MODELS = NamedSettings(
     "model", ModelConfig, lambda settings: settings.models, lambda settings, models: replace(settings, models=models)
 )
@@ -75,3 +95,17 @@ KEY_LIMITS = NamedSettings(
     lambda settings: settings.limits.keys,
     lambda settings, limits: replace(settings, limits=replace(settings.limits, keys=limits)),
 )
+
+
+def merged(tree: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of settings after a merge patch (RFC 7396)."""
+    result = dict(tree)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
+        else:
+            result[key] = value
+    return result
