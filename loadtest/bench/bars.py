@@ -76,12 +76,6 @@ def rows(results: Results) -> Iterator[list[str]]:
         yield [FIGURES[bar.figure].title, bar.ours, against, measured, spread, f"{bar.most:g}{scale}", verdict]
 
 
-def decides_none(results: Results) -> bool:
-    """Return whether fewer than `FEWEST_ROUNDS` rounds count for every bar."""
-    found = (_measured(results, bar, _least(results, bar)) for bar in BARS)
-    return all(measured is None or measured[2] < FEWEST_ROUNDS for measured in found)
-
-
 def _least(results: Results, bar: Bar) -> str | None:
     """Return the one of the bar's `others` with the least median, if any was measured without failures."""
     found = {other: results.values(bar.figure, other) for other in bar.others}

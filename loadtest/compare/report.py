@@ -24,8 +24,6 @@ RESULTS = "results.json"
 _USAGE = (
     ("router CPU, ms/call", "router_cpu_ms", ".1f"),
     ("load generator late, p99 ms", "client_lag_p99_ms", ".1f"),
-    ("machine's CPU in use", "busy_share", ".2f"),
-    ("of it by this run", "own_share", ".2f"),
 )
 
 

@@ -12,9 +12,10 @@ import uvloop
 from loadtest.compare.contenders import Contender, Site, Worker, running_router
 from loadtest.compare.modelled import asked
 from loadtest.compare.player import Answered, Player
-from loadtest.compare.usage import Reading, Usage, lags
+from loadtest.compare.usage import Usage, lags
 from loadtest.compare.wording import Wording
 from loadtest.compare.workers import empty_caches
+from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
 from loadtest.lab.aggregate import Asked, Played, aggregate
 from loadtest.lab.cell import Cell
@@ -60,10 +61,10 @@ def run_trial(stage: Stage, contender: Contender, cell: Cell, progress: Callable
     log = stage.logs / f"seed-{cell.seed}-{contender.name.replace(':', '-').split()[0]}.log"
     with running_router(contender, site, log) as router:
         uvloop.run(_play(stage, site, warm_up(), 60.0, lambda: None))
-        pids = [worker.pid for worker in stage.workers]
-        before = Reading.take(router.pid, pids)
+        before_s = tree_cpu_s(router.pid)
         answered, lags_s = uvloop.run(_play(stage, site, found.plan, found.length_s, progress))
-        usage = Reading.take(router.pid, pids).since(before, len(answered), percentile(lags_s, 0.99))
+        router_s = tree_cpu_s(router.pid) - before_s
+    usage = Usage(router_s * 1e3 / max(1, len(answered)), percentile(lags_s, 0.99) * 1e3)
     measures = measured(cell, [one.outcome for one in answered], found.asked, found.length_s)
     return Trial(measures, usage, tuple(one.error for one in answered if one.error is not None))
 

@@ -11,6 +11,9 @@ from loadtest.arguments import above_zero, checked
 
 LAST_PORT = 65_535
 _COUNT = checked(int, lambda value: 0 < value <= 64, "a whole number from 1 to 64")
+_PORT = checked(int, lambda port: 0 < port <= LAST_PORT, f"a port from 1 to {LAST_PORT}")
+_SCALE = checked(float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+_SHARE = checked(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
 
 _DESCRIPTION = """\
 Start N workers on this machine, which run until Ctrl-C. One that ends leaves the others running. --vllm N starts vLLM's
@@ -39,67 +42,41 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_workers(parser)
-    _add_clock(parser)
-    _add_handover(parser)
-    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
-    parser.set_defaults(run=run)
-
-
-def _add_workers(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--vllm", type=_COUNT, metavar="N", help="number of clock workers")
     kind.add_argument("--simulated", type=_COUNT, metavar="N", help="number of embedded workers")
-    parser.add_argument(
-        "--model-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder with config.json and tokenizer files, no weights needed (default: shipped)",
-    )
-    parser.add_argument(
-        "--base-port",
-        type=checked(int, lambda port: 0 < port <= LAST_PORT, f"a port from 1 to {LAST_PORT}"),
-        metavar="PORT",
-        help="port of the first worker; each further one takes the next port (default: chosen by the system)",
-    )
+    for flag, of, default, metavar, text in (
+        (
+            "--model-dir",
+            Path,
+            None,
+            "DIR",
+            "folder with config.json and tokenizer, no weights (default: shipped)",
+        ),
+        (
+            "--base-port",
+            _PORT,
+            None,
+            "PORT",
+            "port of the first worker; each further one takes the next",
+        ),
+        (
+            "--kv-gib",
+            above_zero,
+            None,
+            "X",
+            "each KV cache in GiB of the model's layout (default: the profile's)",
+        ),
+        ("--time-scale", _SCALE, 1.0, "S", "factor on every modelled wait; 0: do not wait (default: %(default)s)"),
+        ("--jitter", _SHARE, 0.05, "SHARE", "spread of step times (default %(default)s)"),
+        ("--seed", int, 0, "N", "seed of words and jitter; each worker adds its number"),
+        ("--roles", _roles, {}, "ROLE=N,...", "roles for a KV handover, as prefill=1,decode=3; all others are mixed"),
+        ("--vllm-env", Path, None, "DIR", "environment with vLLM (default: the one found)"),
+        ("--logs", Path, None, "DIR", "write each worker's output to DIR"),
+    ):
+        parser.add_argument(flag, type=of, default=default, metavar=metavar, help=text)
     parser.add_argument(
         "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--kv-gib",
-        type=above_zero,
-        metavar="X",
-        help="size of each KV cache, in GiB of the model's layout (default: the profile's number of tokens)",
-    )
-
-
-def _add_clock(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--time-scale",
-        type=checked(float, lambda value: 0 <= value < float("inf"), "a number of at least 0"),
-        default=1.0,
-        metavar="S",
-        help="factor on every modelled wait; 0: do not wait (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--jitter",
-        type=checked(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1"),
-        default=0.05,
-        metavar="SHARE",
-        help="spread of step times (default 0.05)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of words and jitter; each worker adds its number")
-
-
-def _add_handover(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--roles",
-        type=_roles,
-        default={},
-        metavar="ROLE=N,...",
-        help="roles of the workers for a KV handover, as prefill=1,decode=3; all others are mixed",
     )
     parser.add_argument(
         "--kv-connector",
@@ -107,6 +84,8 @@ def _add_handover(parser: argparse.ArgumentParser) -> None:
         help="KV connector of embedded workers with --roles (default: nixl_pull, the only one of --vllm); "
         "without --roles, workers with offloading_peer pull prefixes from each other",
     )
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

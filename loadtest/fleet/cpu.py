@@ -26,12 +26,3 @@ def _process_cpu_s(process: psutil.Process) -> float:
     with suppress(psutil.NoSuchProcess):
         return float(sum(process.cpu_times()[:2]))
     return 0.0
-
-
-def machine_cpu_s() -> tuple[float, float]:
-    """Return (busy, all) CPU seconds of the whole machine so far."""
-    times = psutil.cpu_times()
-    waiting = times.idle + getattr(times, "iowait", 0.0)
-    # The host's user time already includes the time of guests.
-    everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return everything - waiting, everything

@@ -10,7 +10,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -38,39 +38,36 @@ class Watched:
             SaturationError: there is no load 1.0.
         """
         bar = self._bar
-        tasks: dict[str, Task] = {}
+        tasks: dict[str, TaskID] = {}
 
         def tried(cells: list[Cell]) -> list[Result]:
-            rule, rate = cells[0].policy, cells[0].rate
-            name = f"{title}load 1.0 by {rule}"
-            if rule not in tasks:
-                tasks[rule] = self._task(name, USUAL_TRIES * len(cells))
-            task = tasks[rule]
-            self._print(f"{name}: {rate:.2f} x the trace's rate")
-            bar.update(task.id, total=max(task.total or 0.0, task.completed + len(cells)))
-            return self._sweep.results(cells, lambda result: bar.advance(task.id))
+            name = f"{title}load 1.0 by {cells[0].policy}"
+            if name not in tasks:
+                tasks[name] = bar.add_task(name)
+            task = tasks[name]
+            self._print(f"{name}: {cells[0].rate:.2f} x the trace's rate")
+            done = next(one.completed for one in bar.tasks if one.id == task)
+            bar.update(task, total=max(USUAL_TRIES * len(cells), done + len(cells)))
+            return self._sweep.results(cells, lambda result: bar.advance(task))
 
         found = study.saturations(tried)
         for task in tasks.values():
-            bar.remove_task(task.id)
+            bar.remove_task(task)
         return found
 
     def results(self, name: str, cells: Sequence[Cell]) -> list[Result]:
-        task = self._task(name, len(cells))
+        task, done = self._bar.add_task(name, total=len(cells)), 0
 
         def heard(result: Result) -> None:
-            self._bar.advance(task.id)
-            done = int(task.completed)
+            nonlocal done
+            done += 1
+            self._bar.advance(task)
             if done * 10 // len(cells) > (done - 1) * 10 // len(cells):
                 self._print(f"{name}: {done} of {len(cells)}")
 
         results = self._sweep.results(cells, heard)
-        self._bar.remove_task(task.id)
+        self._bar.remove_task(task)
         return results
-
-    def _task(self, name: str, total: int) -> Task:
-        number = self._bar.add_task(name, total=total)
-        return self._bar.tasks[self._bar.task_ids.index(number)]
 
     def _print(self, line: str) -> None:
         if not self._bar.console.is_terminal:

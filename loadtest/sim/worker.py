@@ -20,17 +20,15 @@ _Report = tuple[str, int, FinishReason | None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker of a fleet. None and the defaults are the profile's values; `speed` 2.0 is twice as fast.
+    """One worker of a fleet. `speed` 2.0 is twice as fast, and without `num_blocks` the cache is the profile's.
 
     `async_scheduling` False corresponds to ``--no-async-scheduling``; vLLM switches it on by default since 0.14.
     """
 
     profile: Profile
     num_blocks: int | None = None
-    max_num_seqs: int | None = None
     speed: float = 1.0
     jitter: float = 0.05
-    max_num_batched_tokens: int | None = None
     async_scheduling: bool = False
 
 
@@ -76,8 +74,6 @@ class EngineWorker:
             spec.profile,
             sample=self._next_token,
             num_blocks=spec.num_blocks,
-            max_num_batched_tokens=spec.max_num_batched_tokens,
-            max_num_seqs=spec.max_num_seqs,
             seed=seed,
             speed=spec.speed,
             jitter=spec.jitter,

@@ -135,11 +135,9 @@ def test_too_few_rounds_that_count_decide_nothing(bench):
         bench.add("request-2k", COMPILED, sample(90.0))
         bench.add("request-2k", "smg", sample(100.0, errors))
     assert row(bench, "request-2k", COMPILED)[-1] == "too few rounds"
-    assert "This page is no result" in page(bench)
     bench.add("request-2k", COMPILED, sample(90.0))
     bench.add("request-2k", "smg", sample(100.0))
     assert row(bench, "request-2k", COMPILED)[-1] == "met"
-    assert "This page is no result" not in page(bench)
 
 
 def test_the_peer_with_the_least_median_is_compared(bench):

@@ -2,7 +2,6 @@ import pytest
 
 from loadtest.compare.contenders import gateway_of
 from loadtest.compare.trial import measured
-from loadtest.compare.usage import Reading
 from loadtest.lab.aggregate import Asked
 from loadtest.sim.outcome import Ending, Outcome
 
@@ -36,12 +35,6 @@ def test_computed_tokens_are_reckoned_per_worker(cell):
     found = measured(cell, [outcome("a", 1.0, "w1", cached=40), outcome("b", 1.0, "w2", cached=80)], KNOWN, 5.0)
     assert found.imbalance == pytest.approx(60 / 40)
     assert found.amplification == pytest.approx(80 / 100)
-
-
-def test_shares_of_the_machine():
-    found = Reading(2.0, 4.0, 12.0, 20.0).since(Reading(1.0, 0.0, 0.0, 0.0), 100, 0.004)
-    assert (found.busy_share, found.own_share) == (0.6, 0.2)
-    assert (found.router_cpu_ms, found.client_lag_p99_ms) == (10.0, 4.0)
 
 
 def test_a_rules_parameters_reach_the_gateway():

@@ -109,7 +109,9 @@ def test_a_request_in_hashes_hits_what_one_before_it_left(time, worker):
 
 
 def test_the_specs_options_reach_the_engine(time, spec):
-    worker = EngineWorker(time, "w", replace(spec, max_num_batched_tokens=4, async_scheduling=True), seed=0)
+    worker = EngineWorker(
+        time, "w", replace(spec, profile=replace(spec.profile, max_num_batched_tokens=4), async_scheduling=True), seed=0
+    )
     answer = ask(worker, "r", range(8), [7])
     time.run()
     assert list(answer.times_s(1)) == pytest.approx([2 * 0.014]), "two chunks, 10 ms + 4 tokens each"
