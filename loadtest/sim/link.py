@@ -44,9 +44,9 @@ class EventLink:
         self._replays = replays
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=0 if lost is None else REPLAYED_BATCHES)
         self._encode = msgspec.msgpack.Encoder().encode
-        residency.link_up(slot)
-        residency.replay_ended(slot, True)
-        residency.accept_hashes(slot)
+        residency.slot(slot).link_up()
+        residency.slot(slot).replay_ended(True)
+        residency.slot(slot).accept_hashes()
 
     def published(self, events: list[CacheEvent]) -> None:
         """Publish the events of a step that has ended."""
@@ -58,7 +58,7 @@ class EventLink:
             self._time.after(self._delay_s, self._arrived, seq, payload)
 
     def _arrived(self, seq: int, payload: bytes) -> None:
-        self._answer(self._residency.ingest(self._slot, seq, payload))
+        self._answer(self._residency.slot(self._slot).ingest(seq, payload))
 
     def _answer(self, ingest: Ingest) -> None:
         if ingest.replay_from is None:
@@ -66,15 +66,15 @@ class EventLink:
         if self._replays:
             self._time.after(self._delay_s, self._replay, ingest.replay_from)
         else:
-            self._residency.replay_ended(self._slot, False)
+            self._residency.slot(self._slot).replay_ended(False)
 
     def _replay(self, start: int) -> None:
         self._time.after(self._delay_s, self._replayed, [batch for batch in self._kept if batch[0] >= start])
 
     def _replayed(self, batches: list[tuple[int, bytes]]) -> None:
         for seq, payload in batches:
-            self._residency.ingest(self._slot, seq, payload, replayed=True)
-        self._answer(self._residency.replay_ended(self._slot, True))
+            self._residency.slot(self._slot).ingest(seq, payload, replayed=True)
+        self._answer(self._residency.slot(self._slot).replay_ended(True))
 
 
 def _together(events: list[CacheEvent]) -> list[CacheEvent]:

@@ -1,4 +1,4 @@
-"""Requests of clients, drawn before the run, so that every router and every cache view gets the same ones.
+"""Requests of clients, drawn before the run, so that every router and every worker cache gets the same ones.
 
 Answers are drawn in advance too: a later turn's prompt does not depend on the worker that served the earlier turn.
 Only the times depend on the run, since a turn follows the end of the answer before it.

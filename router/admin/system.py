@@ -116,7 +116,7 @@ class ProcessView(AdminView, Protocol):
 
     @property
     def residency(self) -> ResidencyMap:
-        """The cache view of each candidate, and the degree to which it can be trusted."""
+        """The worker cache of each candidate, and the degree to which it can be trusted."""
 
     @property
     def watcher(self) -> Watcher:

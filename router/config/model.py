@@ -441,7 +441,7 @@ class ResidencyConfig(Section, frozen=True):
     """Memory for tokenised prefixes; texts of running requests take up to 8 MiB more. auto: a share of the memory
     limit, at most 128 MiB."""
     approximate_bytes: Bytes = "auto"
-    """Memory for the approximate views of all workers. auto: a share of the memory limit, at most 128 MiB."""
+    """Memory for the approximate caches of all workers. auto: a share of the memory limit, at most 128 MiB."""
     relearn: Literal["passive", "piggyback"] = "passive"
     """How a view relearns blocks of lost events that a replay cannot fill. passive: from later events and responses.
     piggyback: requests with an unknown cached prefix also carry vllm_xargs.kv_cache_report_mode "full", and vLLM 0.26

@@ -83,7 +83,7 @@ def facts_of(fleet: Fleet, residency: ResidencyMap, identity: PromptIdentifier, 
 
 def _worker(endpoint: FleetEndpoint, residency: ResidencyMap) -> WorkerFact:
     facts, report = endpoint.facts, endpoint.kv_report
-    states = [(one, residency.state(one.slot)) for one in endpoint.candidates]
+    states = [(one, residency.slot(one.slot).state()) for one in endpoint.candidates]
     return WorkerFact(
         endpoint.id,
         endpoint.name,

@@ -190,8 +190,8 @@ class Placer:
         request = ticket.request
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
-            self._residency.reserve(
-                ticket.candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+            self._residency.slot(ticket.candidate.slot).reserve(
+                request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
             )
 
 

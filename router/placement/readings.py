@@ -111,10 +111,10 @@ def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
 
 
 def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:
-    """Yield the state of the cache views and of their event streams."""
+    """Yield the state of the worker caches and of their event streams."""
     statistics: Mapping[str, Any] = residency.statistics()
     for candidate in fleet.candidates:
-        state, labels = residency.state(candidate.slot), (candidate.id,)
+        state, labels = residency.slot(candidate.slot).state(), (candidate.id,)
         for residence in Residency:
             value = float(state.residency is residence)
             yield "warmroute_view_residency", (candidate.id, residence.value), value

@@ -87,7 +87,7 @@ class TicketLife:
             self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
         self._succeeded(ticket, now_s, complete=False)
         if ticket.request.prompt is not None and ticket.candidate.live:
-            self._residency.first_token(ticket.candidate.slot, ticket.id)
+            self._residency.slot(ticket.candidate.slot).first_token(ticket.id)
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
 
@@ -116,8 +116,7 @@ class TicketLife:
         self._succeeded(ticket, now_s, complete=True)
         difference = None
         if served and ticket.request.prompt is not None and ticket.candidate.live:
-            difference = self._residency.finished(
-                ticket.candidate.slot,
+            difference = self._residency.slot(ticket.candidate.slot).finished(
                 ticket.request.prompt,
                 generated if generated is not None else ticket.load.streamed_tokens(ticket.events) or None,
                 usage.cached_tokens if ticket.request.tells_cached else None,
@@ -205,7 +204,7 @@ class TicketLife:
         self._loads.released(ticket.load, ticket.reservation, ticket.view.model, now_s, cached=cached)
         ticket.record.close(outcome, now_s)
         if ticket.request.prompt is not None and ticket.candidate.live:
-            self._residency.release(ticket.candidate.slot, ticket.id)
+            self._residency.slot(ticket.candidate.slot).release(ticket.id)
         if ticket.trial:
             ticket.trial = False
             self._fleet.trial_given_up(ticket.candidate.endpoint)

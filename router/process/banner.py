@@ -1,4 +1,4 @@
-"""One line when a gateway is first ready: its workers, models, policy and cache views, and a request to try."""
+"""One line when a gateway is first ready: its workers, models, policy and worker caches, and a request to try."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def readiness_of(
         ready=len(serving),
         models=models,
         policy=policy,
-        views=Counter(residency.state(candidate.slot).residency.value for candidate in candidates),
+        views=Counter(residency.slot(candidate.slot).state().residency.value for candidate in candidates),
         settled=all(endpoint.health.probed for endpoint in fleet.endpoints)
         and all(candidate.id in verdicts for candidate in candidates),
         prompts={model: identity.describe(model) for model in models[:_MOST_NAMED]},

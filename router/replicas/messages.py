@@ -52,7 +52,7 @@ class Placed(Struct, array_like=True, frozen=True):
     """Blocks of a prompt that its sender's model of a worker's cache lacked: those after the first `depth`.
 
     `steps` and `hashes` are hashes of 8 bytes each, little-endian; `steps` says where in a model the blocks belong
-    (`router.residency.approximate.ApproximateView.placed`). `key` is the hash of the worker's id.
+    (`router.residency.approximate.ApproximateCache.placed`). `key` is the hash of the worker's id.
     """
 
     key: Hash

@@ -50,7 +50,7 @@ class CachedRun:
         self.touched = 0
 
 
-class ApproximateView:
+class ApproximateCache:
     """A model of one worker's cache, made from the traffic that passes this router."""
 
     def __init__(self, block_size: int, capacity_blocks: int) -> None:

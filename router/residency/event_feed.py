@@ -8,8 +8,8 @@ from backends.vllm.events import WireError, decode_batch
 from policies.view import Residency
 from router.residency.exact.blocks import BlockIndex
 from router.residency.exact.difference import Difference
-from router.residency.exact.drift import DriftMonitor, PredictedHit, ViewMark
-from router.residency.exact.exact import ExactView
+from router.residency.exact.drift import CacheMark, DriftMonitor, PredictedHit
+from router.residency.exact.exact import ExactCache
 from router.residency.prompt import Prompt
 from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome
@@ -21,18 +21,18 @@ MODELLED = "its cache is modelled"
 
 
 class EventFeed:
-    """Take live and replayed batches, keep an `ExactView`, and track whether batches were missed.
+    """Take live and replayed batches, keep an `ExactCache`, and track whether batches were missed.
 
     After a loss that no replay fills, the known blocks are dropped and learned again from events and from the
     ``cached_tokens`` of responses. Until then a match is roughly a lower bound. The view is exact again once the worker
     clears its cache or restarts. While a replay runs or the link is down, a match uses the last known state.
 
-    Reports are also compared with an exact view. The view is repaired after a difference without an explanation, and
+    Reports are also compared with an exact cache. The view is repaired after a difference without an explanation, and
     called approximate if such differences continue (`drift`).
     """
 
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
-        self.view = ExactView(index, block_size, capacity_blocks)
+        self.exact = ExactCache(index, block_size, capacity_blocks)
         self.sequence = EventSequence()
         self.drift = DriftMonitor()
         self.address = ""
@@ -78,7 +78,7 @@ class EventFeed:
 
     def _do(self, step: SequenceStep) -> Ingest:
         if step.restarted:
-            self.view.clear()
+            self.exact.clear()
             self._begin_again()
         missing = 0
         if step.lost is not None:
@@ -101,10 +101,10 @@ class EventFeed:
             return False
         self._batches += 1
         self.last_event_ts_s = batch.ts
-        if self.view.apply(batch):
+        if self.exact.apply(batch):
             self._begin_again()
             self.sequence.forget_assumptions()
-        elif self.view.relearning.over:
+        elif self.exact.relearning.over:
             self.relearned()
         return True
 
@@ -112,17 +112,17 @@ class EventFeed:
         """Record that no block is missing: every missed block was evicted or announced again."""
         self._loss = ""
         self._lapse()
-        self.view.relearning.relearned += 1
-        self.view.relearning.end()
+        self.exact.relearning.relearned += 1
+        self.exact.relearning.end()
         # Blocks known from reports alone were last used before the witness was computed, so they were evicted before
         # it.
-        self.view.reported.bound(0)
+        self.exact.reported.bound(0)
 
     def _begin_again(self) -> None:
         self._loss = ""
         self._generation += 1
         self.drift.clear()
-        self.view.relearning.end()
+        self.exact.relearning.end()
 
     def _lapse(self) -> None:
         """Record that earlier predictions cannot be checked, because events that would explain them may be lost with a
@@ -133,10 +133,10 @@ class EventFeed:
 
     def _lose(self, loss: str) -> None:
         self._loss = loss
-        self._reports_before = self.view.reported.clock
+        self._reports_before = self.exact.reported.clock
         self._lapse()
-        self.view.forget_events()
-        self.view.relearning.begin()
+        self.exact.forget_events()
+        self.exact.relearning.begin()
 
     def _prove(self) -> None:
         """Drop the blocks that reports added, if no batch was missed: the events describe these blocks better."""
@@ -144,15 +144,15 @@ class EventFeed:
         if proved and not self._proved:
             self._absent_requests = 0
             if not self._loss and not self.drift.found:
-                self.view.reported.bound(0)
+                self.exact.reported.bound(0)
         self._proved = proved
 
     # Reports of responses.
 
-    def mark(self) -> ViewMark:
-        view, eviction_log = self.view, self.view.eviction_log
+    def mark(self) -> CacheMark:
+        view, eviction_log = self.exact, self.exact.eviction_log
         reports, orphans = view.reported.clock, view.orphans.added
-        return ViewMark(
+        return CacheMark(
             self._generation, self._lapses, eviction_log.arrivals, eviction_log.departures, reports, orphans
         )
 
@@ -167,7 +167,7 @@ class EventFeed:
 
     def report(self, chain: Sequence[int], cached_tokens: int, claim: PredictedHit | None) -> Difference | None:
         """Compare the hit of a request on `chain` with its prediction; return the reason of a difference."""
-        view = self.view
+        view = self.exact
         hits = min(cached_tokens // view.block_size, len(chain))
         view.reported.clock += 1
         now = self.mark()
@@ -201,7 +201,7 @@ class EventFeed:
         """Record a placed request, and whether it may use unknown blocks."""
         if not self.incomplete:
             return
-        view = self.view
+        view = self.exact
         chain = prompt.chain(view.block_size) if prompt.exact and not prompt.multiple else ()
         usable = max(0, min(len(chain), (prompt.own_tokens - 1) // view.block_size))
         known = self._known_blocks(chain, usable)
@@ -210,17 +210,17 @@ class EventFeed:
 
     def asks_again(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
         """Return whether a placed request should ask the worker to announce its cached blocks again."""
-        return self.incomplete and self.view.relearning.ask(ticket_id, now_s, blocks_per_s)
+        return self.incomplete and self.exact.relearning.ask(ticket_id, now_s, blocks_per_s)
 
     def found(self, ticket_id: int, cached_tokens: int) -> None:
-        chain = self.view.relearning.chain_of(ticket_id)
-        hits = min(cached_tokens // self.view.block_size, len(chain))
+        chain = self.exact.relearning.chain_of(ticket_id)
+        hits = min(cached_tokens // self.exact.block_size, len(chain))
         if chain and self._known_blocks(chain, hits) == hits:
-            self.view.relearning.seen(ticket_id)
+            self.exact.relearning.seen(ticket_id)
 
     def _known_blocks(self, chain: Sequence[int], blocks: int) -> int:
         """Return how many of the first `blocks` of `chain` are cached according to events."""
-        reported, holds = self.view.reported, self.view.holds
+        reported, holds = self.exact.reported, self.exact.holds
         for position in range(blocks):
             if chain[position] in reported or not holds(chain[position]):
                 return position
@@ -231,7 +231,7 @@ class EventFeed:
     @property
     def closed(self) -> bool:
         """Whether a match may jump ahead in a chain, because the known blocks are closed under prefixes."""
-        return not self._loss and self.view.closed and not self.sequence.assumed
+        return not self._loss and self.exact.closed and not self.sequence.assumed
 
     @property
     def heard(self) -> bool:
@@ -259,7 +259,7 @@ class EventFeed:
         """Whether `trust` would return EXACT, without the cost of composing the reason."""
         sequence = self.sequence
         heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
-        return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)
+        return heard and not (self._loss or self.exact.doubts or self.drift.found or sequence.assumed)
 
     def trust(self) -> tuple[Residency, str]:
         at = f" at {self.address}" if self.address else ""
@@ -277,14 +277,14 @@ class EventFeed:
         return self._trust_in_order()
 
     def _trust_in_order(self) -> tuple[Residency, str]:
-        doubts = [*self.view.doubts.values()]
+        doubts = [*self.exact.doubts.values()]
         if self.sequence.assumed:
             doubts.append("reconnected without a replay: only the batch numbers say that nothing was missed")
         if self._loss:
-            reports = self.view.reported.clock - self._reports_before
-            learned = f"{self.view.block_copies.blocks} blocks learned since, from events and {reports} reports"
-            if self.view.relearning.asks:
-                learned += f", {self.view.relearning.learned_blocks} of them announced again"
+            reports = self.exact.reported.clock - self._reports_before
+            learned = f"{self.exact.block_copies.blocks} blocks learned since, from events and {reports} reports"
+            if self.exact.relearning.asks:
+                learned += f", {self.exact.relearning.learned_blocks} of them announced again"
             known = f"{learned}; exact once the cache has turned over or is reset"
             return Residency.APPROXIMATE, "; ".join([self._loss, *(doubts or [known])])
         if self.drift.found:
@@ -301,12 +301,12 @@ class EventFeed:
         words = f"{self._batches} event batches applied"
         if self.sequence.replayed:
             words += f", {self.sequence.replayed} of them replayed"
-        waiting = len(self.view.orphans)
+        waiting = len(self.exact.orphans)
         return f"{words}; {waiting} blocks wait for their parents" if waiting else words
 
     def statistics(self) -> dict[str, int]:
         return {
-            **self.view.statistics(),
+            **self.exact.statistics(),
             **self.sequence.statistics(),
             "decode_errors": self._decode_errors,
             **self.drift.statistics(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.residency.exact.drift import PredictedHit, ViewMark
+from router.residency.exact.drift import CacheMark, PredictedHit
 from router.residency.prompt import Prompt
 
 
@@ -15,7 +15,7 @@ class ResidencyReservation:
 
     `start` of the `usable` blocks were cached when the request was placed; `added` are the hashes after them.
     `predicted_tokens` includes blocks in flight; None if there was no prediction. `exact` says whether the prediction
-    is exact. `clock` is the clock of the approximate view at the placement. `reserved_blocks` is the part of that
+    is exact. `clock` is the clock of the approximate cache at the placement. `reserved_blocks` is the part of that
     view's capacity that the running request takes. `mark` is the position of the events' view.
     """
 
@@ -27,7 +27,7 @@ class ResidencyReservation:
     predicted_tokens: int | None
     exact: bool
     clock: int
-    mark: ViewMark | None
+    mark: CacheMark | None
     reserved_blocks: int = 0
     running: bool = False
     done: bool = False

@@ -53,3 +53,8 @@ class Prompt:
         if chain is None:
             chain = self._chains[block_tokens] = self._hash(block_tokens)
         return chain
+
+    def usable_chain(self, block_tokens: int) -> tuple[Sequence[int], int]:
+        """Return the hashes, and how many of their blocks a worker can reuse: it always computes the last token."""
+        chain = self.chain(block_tokens)
+        return chain, max(0, min(len(chain), (self.own_tokens - 1) // block_tokens))

@@ -1,4 +1,4 @@
-"""Cached tokens of a prompt on many slots at once, as arrays: one walk over the index for all exact views."""
+"""Cached tokens of a prompt on many slots at once, as arrays: one walk over the index for all exact caches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.view import Residency
-from router.residency.cache_view import CacheView, usable_chain
 from router.residency.exact.blocks import BlockIndex
 from router.residency.in_flight import ReservedBlocks
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.view import Match
+from router.residency.worker_cache import WorkerCache
 
 Slots = NDArray[np.int64]
 
@@ -65,20 +65,20 @@ def nothing_known(slots: int) -> Matches:
 class _SlotGroup:
     """The slots with one block size. `closed` and `open_` are bits of the index, `slot_of` is by position of a bit."""
 
-    def __init__(self, views: Mapping[int, CacheView]) -> None:
+    def __init__(self, caches: Mapping[int, WorkerCache]) -> None:
         self.closed = self.open_ = 0
-        self.views = list(views.items())
-        self.modelled = [(slot, view) for slot, view in self.views if view.modelled]
-        self.slots = np.array(list(views), np.int64)
+        self.caches = list(caches.items())
+        self.modelled = [(slot, cache) for slot, cache in self.caches if cache.modelled]
+        self.slots = np.array(list(caches), np.int64)
         places: dict[int, int] = {}
-        for slot, view in self.views:
-            if view.modelled:
+        for slot, cache in self.caches:
+            if cache.modelled:
                 continue
-            places[view.bit.bit_length() - 1] = slot
-            if view.closed:
-                self.closed |= view.bit
+            places[cache.bit.bit_length() - 1] = slot
+            if cache.closed:
+                self.closed |= cache.bit
             else:
-                self.open_ |= view.bit
+                self.open_ |= cache.bit
         self._bytes = (max(places, default=0) + 8) // 8
         self.slot_of = np.zeros(8 * self._bytes, np.int64)
         for position, slot in places.items():
@@ -92,17 +92,17 @@ class _SlotGroup:
 
 
 class SlotGroups:
-    """All views of a residency map, grouped by block size. Valid until `ViewChanges.count` grows."""
+    """All caches of a residency map, grouped by block size. Valid until `SharedCaches.changes` grows."""
 
-    def __init__(self, views: Mapping[int, CacheView]) -> None:
-        self._views = views
-        self._size = max(views, default=0) + 1
-        by_size: dict[int, dict[int, CacheView]] = {}
-        for slot, view in views.items():
-            by_size.setdefault(view.block_size, {})[slot] = view
+    def __init__(self, caches: Mapping[int, WorkerCache]) -> None:
+        self._caches = caches
+        self._size = max(caches, default=0) + 1
+        by_size: dict[int, dict[int, WorkerCache]] = {}
+        for slot, cache in caches.items():
+            by_size.setdefault(cache.block_size, {})[slot] = cache
         self._groups = {block_size: _SlotGroup(alike) for block_size, alike in by_size.items()}
-        self._off = np.array([slot for slot, view in views.items() if view.residency is Residency.OFF], np.int64)
-        self._tiered = [slot for slot, view in views.items() if view.slower_tiers]
+        self._off = np.array([slot for slot, cache in caches.items() if cache.residency is Residency.OFF], np.int64)
+        self._tiered = [slot for slot, cache in caches.items() if cache.slower_tiers]
         self._asked: tuple[Slots, NDArray[np.bool_], list[Residency]] | None = None
         """The slots of the last match, which of all slots they are, and their residency."""
 
@@ -111,7 +111,7 @@ class SlotGroups:
         asked, residencies = self._asked_for(slots)
         if not prompt.exact:
             residencies = [
-                Residency.APPROXIMATE if slot in self._views and residency is not Residency.OFF else residency
+                Residency.APPROXIMATE if slot in self._caches and residency is not Residency.OFF else residency
                 for slot, residency in zip(slots.tolist(), residencies, strict=True)
             ]
         tokens = np.zeros(len(asked), np.float64)
@@ -119,7 +119,7 @@ class SlotGroups:
         for block_size, group in self._groups.items():
             if len(self._groups) > 1 and not asked[group.slots].any():
                 continue
-            chain, usable = usable_chain(prompt, block_size)
+            chain, usable = prompt.usable_chain(block_size)
             for blocks, here in _resident(index, group, prompt, chain, usable, asked):
                 tokens[here] = resident_tokens[here] = blocks * block_size
                 if in_flight.masks and blocks < usable:
@@ -154,8 +154,8 @@ class SlotGroups:
         if self._asked is None or self._asked[0] is not slots:
             asked = np.zeros(max(self._size, int(slots.max(initial=0)) + 1), np.bool_)
             asked[slots] = True
-            views = self._views
-            found = [views[slot].residency if slot in views else Residency.UNKNOWN for slot in slots.tolist()]
+            caches = self._caches
+            found = [caches[slot].residency if slot in caches else Residency.UNKNOWN for slot in slots.tolist()]
             self._asked = slots, asked, found
         return self._asked[1], self._asked[2]
 
@@ -165,22 +165,13 @@ class SlotGroups:
         places = {slot: place for place, slot in enumerate(slots.tolist())}
         found = {}
         for slot in self._tiered:
-            view = self._views[slot]
-            if slot in places and view.residency is not Residency.OFF:
-                chain, usable = usable_chain(prompt, view.block_size)
-                start = int(resident_tokens[slot]) // view.block_size
-                blocks = _by_tier(index, chain, start, usable, view.bit)
-                found[places[slot]] = {tier: count * view.block_size for tier, count in blocks.items()}
+            cache = self._caches[slot]
+            if slot in places and cache.residency is not Residency.OFF:
+                chain, usable = prompt.usable_chain(cache.block_size)
+                start = int(resident_tokens[slot]) // cache.block_size
+                blocks = _by_tier(index, chain, start, usable, cache.bit)
+                found[places[slot]] = {tier: count * cache.block_size for tier, count in blocks.items()}
         return found
-
-
-def resident_blocks(index: BlockIndex, view: CacheView, prompt: Prompt) -> int:
-    """Return how many blocks of `prompt` are cached on one slot, without reserved ones."""
-    chain, usable = usable_chain(prompt, view.block_size)
-    if view.modelled or not prompt.exact:
-        return view.modelled_blocks(chain, usable, prompt.tokens)
-    closed, open_ = (view.bit, 0) if view.closed else (0, view.bit)
-    return next(blocks for blocks, bits in lengths(index.probe(chain), usable, closed, open_) if bits)
 
 
 def _resident(
@@ -191,13 +182,13 @@ def _resident(
     if prompt.exact and (group.closed or group.open_):
         ends = lengths(index.probe(chain), usable, group.closed, group.open_)
         found = [(blocks, group.slots_with(bits)) for blocks, bits in ends if bits]
-    modelled = group.modelled if prompt.exact else group.views
+    modelled = group.modelled if prompt.exact else group.caches
     if modelled:
         by_length: dict[int, list[int]] = {}
         wanted, tokens = asked.tolist(), prompt.tokens
-        for slot, view in modelled:
+        for slot, cache in modelled:
             if wanted[slot]:
-                by_length.setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
+                by_length.setdefault(cache.model.blocks(chain, usable, tokens), []).append(slot)
         found += [(blocks, np.array(here, np.int64)) for blocks, here in by_length.items()]
     return found
 

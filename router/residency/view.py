@@ -20,7 +20,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     `tokens` from reservations alone. `by_tier` is None if only the fastest tier is known; else it splits the longest
     prefix over all tiers (``{"GPU": 96, "CPU": 32}``, without reservations).
 
-    With `Residency.APPROXIMATE`, `tokens` comes from the model (`approximate.ApproximateView`), or from events and
+    With `Residency.APPROXIMATE`, `tokens` comes from the model (`approximate.ApproximateCache`), or from events and
     reports since a loss of events. With `Residency.UNKNOWN` it is the last known state, with `Residency.OFF` it is 0.
     `event_feed.EventFeed` defines which applies.
     """
@@ -34,7 +34,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 class PlacedBlocks(NamedTuple):
     """Blocks of a placed prompt that the model of the worker's cache lacked: all of `chain` after the first `depth`.
 
-    `steps` says where they belong (`approximate.ApproximateView.placed`).
+    `steps` says where they belong (`approximate.ApproximateCache.placed`).
     """
 
     worker: WorkerId
@@ -57,7 +57,7 @@ class IngestOutcome(StrEnum):
     REJECTED = "rejected"
     """Not readable; counted, and the view starts over."""
     IGNORED = "ignored"
-    """The slot takes no events (unknown slot, or an approximate view)."""
+    """The slot takes no events (unknown slot, or an approximate cache)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewState:
+class CacheState:
     """How far one slot's view can be trusted, in words an operator can act on.
 
     `blocks` are distinct blocks in the fastest tier; `last_event_ts_s` is the worker's own wall clock in its last

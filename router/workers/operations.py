@@ -47,7 +47,7 @@ class WorkerOperations:
             if wanted.operation == "reset-prefix-cache":
                 endpoint = self._fleet.get(worker)
                 for candidate in endpoint.candidates if endpoint is not None else ():
-                    self._residency.modelled_cache_cleared(candidate.slot)
+                    self._residency.slot(candidate.slot).cleared()
             elif wanted.operation in ("load-lora", "unload-lora"):
                 self._watcher.look_again_at(worker)
 

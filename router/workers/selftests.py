@@ -151,7 +151,7 @@ class SelfTests:
 
     def _judge(self, candidate: Candidate, verdict: SelfTestVerdict) -> None:
         self._context.metrics.self_tests.add(1.0, (verdict.residency.value,))
-        self._context.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
+        self._context.residency.slot(candidate.slot).tested(verdict.residency, verdict.reason, blind=verdict.blind)
         if self._verdicts.get(candidate.id) != verdict:
             self._verdicts[candidate.id] = verdict
             level = logging.INFO if verdict.residency is Residency.EXACT else logging.WARNING

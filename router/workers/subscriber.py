@@ -14,6 +14,7 @@ from backends.worker import KvEventSource
 from router.metrics.instruments import Counter
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
+from router.residency.worker_cache import WorkerCache
 from router.workers.event_pump import EventPump
 from router.workers.event_replay import IDLE_S, EventReplay, ReplayOutcome
 from router.workers.event_sockets import LinkMonitor, configure
@@ -80,7 +81,7 @@ class Subscriber:
         Raises:
             zmq.ZMQError: the address cannot be used.
         """
-        self._residency.events_from(self.slot, self.source.endpoint, self.source.topic)
+        self._cache.events_from(self.source.endpoint, self.source.topic)
         self._open()
 
     def _open(self) -> None:
@@ -113,14 +114,18 @@ class Subscriber:
         socket.close()
 
     @property
+    def _cache(self) -> WorkerCache:
+        return self._residency.slot(self.slot)
+
+    @property
     def linked(self) -> bool:
         return self._linked
 
     def relearn(self) -> None:
         """Prove the view again with a replay, because the worker may be another process or a replay failed."""
         if self._linked and self._replay is None:
-            self._residency.link_lost(self.slot)
-            self._follow(self._residency.link_up(self.slot))
+            self._cache.link_lost()
+            self._follow(self._cache.link_up())
 
     def statistics(self) -> dict[str, Any]:
         """Return link and traffic. `lag_s` is the age of the newest batch at its arrival, by the clocks of the two
@@ -137,10 +142,7 @@ class Subscriber:
         }
 
     def _lag_s(self) -> float | None:
-        try:
-            sent_s = self._residency.state(self.slot).last_event_ts_s
-        except KeyError:  # the candidate has left
-            return None
+        sent_s = self._cache.state().last_event_ts_s
         received_s = self._received_wall_s
         return max(0.0, received_s - sent_s) if received_s is not None and sent_s is not None else None
 
@@ -149,14 +151,14 @@ class Subscriber:
         self._links += 1
         if self._relink is not None:
             self._relink.cancel()
-        self._follow(self._residency.link_up(self.slot))
+        self._follow(self._cache.link_up())
 
     def _link_lost(self) -> None:
         if not self._linked:
             return
         self._linked = False
         self._end_replay()
-        self._residency.link_lost(self.slot)
+        self._cache.link_lost()
         self._relink = asyncio.get_running_loop().call_later(RELINK_S, self._begin_again)
         self._on_lost()
 
@@ -191,7 +193,7 @@ class Subscriber:
             return
         self._batches += 1
         self._bytes += len(payload)
-        self._follow(self._residency.ingest(self.slot, seq, payload))
+        self._follow(self._cache.ingest(seq, payload))
 
     def _follow(self, ingest: Ingest) -> None:
         if ingest.replay_from is not None:
@@ -214,15 +216,15 @@ class Subscriber:
     def _unavailable(self) -> None:
         self._replays.add(1.0, (self._worker, "unavailable"))
         # The result is ignored: it could only ask for the replay that was just found to be impossible.
-        self._residency.replay_ended(self.slot, False)
+        self._cache.replay_ended(False)
 
     def _replayed(self, seq: int, payload: bytes) -> None:
         self._received_wall_s = time.time()
-        self._missing += self._residency.ingest(self.slot, seq, payload, replayed=True).missing
+        self._missing += self._cache.ingest(seq, payload, replayed=True).missing
 
     def _replay_ended(self, outcome: ReplayOutcome) -> None:
         replay, self._replay = self._replay, None
-        ended = self._residency.replay_ended(self.slot, outcome is ReplayOutcome.COMPLETE)
+        ended = self._cache.replay_ended(outcome is ReplayOutcome.COMPLETE)
         word = outcome.value
         if outcome is ReplayOutcome.COMPLETE:
             filled = "filled" if replay is not None and replay.batches else "empty"

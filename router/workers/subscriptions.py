@@ -8,7 +8,7 @@ import zmq
 
 from backends.worker import KvEventSource
 from router.placement.fleet.fleet import Candidate
-from router.residency.cache_view import SWITCHED_OFF
+from router.residency.trust import SWITCHED_OFF
 from router.workers.subscriber import Subscriber
 from router.workers.watch_context import WatchContext
 
@@ -33,10 +33,10 @@ class Subscriptions:
         for candidate, subscriber in list(self._subscribers.items()):
             if wanted.get(candidate) != subscriber.source:
                 self._subscribers.pop(candidate).close()
-                self._context.residency.link_lost(candidate.slot)
+                self._context.residency.slot(candidate.slot).link_lost()
         if not self._context.config.residency.kv_events:
             for candidate in candidates:
-                self._context.residency.events_switched_off(candidate.slot)
+                self._context.residency.slot(candidate.slot).switched_off()
         for candidate, source in wanted.items():
             if candidate in self._subscribers:
                 self._ask_again(self._subscribers[candidate])
@@ -70,7 +70,7 @@ class Subscriptions:
         return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
 
     def _ask_again(self, subscriber: Subscriber) -> None:
-        if self._context.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
+        if self._context.residency.slot(subscriber.slot).unproved and subscriber.source.replay_endpoint is not None:
             subscriber.relearn()
 
     def _start(self, candidate: Candidate, source: KvEventSource) -> None:

@@ -64,7 +64,7 @@ class Watcher:
                 self._events[endpoint_id] = configured_events(worker.kv_events)
         if endpoint_id in self._watches:  # events between the two watches are lost
             for candidate in endpoint.candidates:
-                self._context.residency.link_lost(candidate.slot)
+                self._context.residency.slot(candidate.slot).link_lost()
         self._end(endpoint_id)
         watch = self._watches[endpoint_id] = EndpointWatch(
             self._context, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)

@@ -63,7 +63,7 @@ def placed(dispatcher: Dispatcher, request: Request, now_s: float) -> Ticket:
 def hold(residency: ResidencyMap, slot: int, tokens: Sequence[int]) -> None:
     """Report by a KV event that a worker has stored the whole blocks of a prompt."""
     blocks = len(tokens) // BLOCK_TOKENS
-    residency.ingest(slot, 0, batch(stored(list(range(1, blocks + 1)), list(tokens[: blocks * BLOCK_TOKENS]))))
+    residency.slot(slot).ingest(0, batch(stored(list(range(1, blocks + 1)), list(tokens[: blocks * BLOCK_TOKENS]))))
 
 
 def make_dispatcher(workers: int, rng: random.Random, conversation: Sequence[int]) -> Dispatcher:
@@ -76,8 +76,8 @@ def make_dispatcher(workers: int, rng: random.Random, conversation: Sequence[int
         endpoint = fleet.add(Endpoint("http", "127.0.0.1", 1024 + index), 0.0)
         fleet.probe_succeeded(endpoint.id, FACTS, 0.0)
         slot = endpoint.candidates[0].slot
-        residency.link_up(slot)
-        residency.replay_ended(slot, True)
+        residency.slot(slot).link_up()
+        residency.slot(slot).replay_ended(True)
         if index % HOLDERS == 0:
             share = 1.0 if index == 0 else rng.choice(SHARES)
             hold(residency, slot, conversation[: int(share * len(conversation))])

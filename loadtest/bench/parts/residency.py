@@ -64,9 +64,9 @@ def ingest_rate(payloads: list[bytes]) -> float:
         residency = new_map()
         started = time.process_time()
         for seq, payload in enumerate(payloads):
-            residency.ingest(0, seq, payload)
+            residency.slot(0).ingest(seq, payload)
         best_s = min(best_s, time.process_time() - started)
-        assert residency.state(0).blocks >= min(len(payloads), KEPT_EVENTS) * EVENT_BLOCKS
+        assert residency.slot(0).state().blocks >= min(len(payloads), KEPT_EVENTS) * EVENT_BLOCKS
     return len(payloads) * EVENT_BLOCKS / best_s
 
 
@@ -78,9 +78,9 @@ def bytes_per_block(blocks: int) -> tuple[float, float]:
         gc.collect()
         tracemalloc.start()
         for seq, event in enumerate(sequences(blocks, 10 + slot, 5)):
-            residency.ingest(slot, seq, batch(event))
+            residency.slot(slot).ingest(seq, batch(event))
         gc.collect()
-        found.append(tracemalloc.get_traced_memory()[0] / residency.state(slot).blocks)
+        found.append(tracemalloc.get_traced_memory()[0] / residency.slot(slot).state().blocks)
         tracemalloc.stop()
     return found[0], found[1]
 
@@ -97,7 +97,7 @@ def match_us(slots: int, distinct_lengths: bool) -> float:
         length = rng.randrange(MATCH_BLOCKS + 1) if distinct_lengths else rng.choice([0, 40, 41, MATCH_BLOCKS - 100])
         hashes = [rng.getrandbits(64) for _ in range(length)]
         if hashes:
-            residency.ingest(slot, 0, batch(stored(hashes, tokens[: length * BLOCK_TOKENS])))
+            residency.slot(slot).ingest(0, batch(stored(hashes, tokens[: length * BLOCK_TOKENS])))
     prompt = Prompt(len(tokens), PromptSource.IDS, lambda size: extend_chain(SEED, pack_tokens(tokens), size))
     prompt.chain(BLOCK_TOKENS)
     taken_s = []

@@ -1,4 +1,4 @@
-"""The gateway with an exact view of caches, from this source tree or from another environment."""
+"""The gateway with an exact cache of caches, from this source tree or from another environment."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class _Describing:
         ]
 
     def _candidate(self, candidate: Candidate, watch: Counters) -> CandidateDocument:
-        view = self._system.residency.state(candidate.slot)
+        view = self._system.residency.slot(candidate.slot).state()
         load = self._loads.get(candidate.id, {})
         subscription = watch.get("subscriptions", {}).get(candidate.id)
         self_test = watch.get("self_tests", {}).get(candidate.id)

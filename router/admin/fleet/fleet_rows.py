@@ -133,7 +133,7 @@ def _row(
     system: ProcessView, candidate: Candidate, view: WorkerView | None, recent: WorkerMeasured, in_flight: int
 ) -> FleetRow:
     endpoint, load = candidate.endpoint, system.dispatcher.worker_load(candidate)
-    cache, accuracy, speed = system.residency.state(candidate.slot), load.accuracy, load.speed
+    cache, accuracy, speed = system.residency.slot(candidate.slot).state(), load.accuracy, load.speed
     capacity = view.kv_capacity_tokens if view is not None else 0
     return replace(
         _unknown(endpoint, in_flight),

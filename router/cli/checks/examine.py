@@ -1,4 +1,4 @@
-"""Examine one worker: the accuracy of its cache view, and the flags that would improve it."""
+"""Examine one worker: the accuracy of its worker cache, and the flags that would improve it."""
 
 from __future__ import annotations
 

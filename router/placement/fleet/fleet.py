@@ -181,7 +181,7 @@ class Fleet:
     # probes and scrapes
 
     def probe_succeeded(self, endpoint_id: str, facts: WorkerFacts, now_s: float) -> None:
-        """Store the facts from a probe. An ejected worker may have restarted, so an approximate view of its cache
+        """Store the facts from a probe. An ejected worker may have restarted, so an approximate model of its cache
         starts empty."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is None:
@@ -514,15 +514,14 @@ class Fleet:
         endpoint.candidates = ()
 
     def _reconfigure(self, candidate: Candidate) -> None:
-        self._residency.configure(
-            candidate.slot,
+        self._residency.slot(candidate.slot).configure(
             block_size=candidate.block_tokens,
             capacity_blocks=candidate.capacity_blocks,
             events=candidate.events,
         )
         if not candidate.caches:
             reason = "prefix caching is switched off on this worker (--no-enable-prefix-caching)"
-            self._residency.set_self_test(candidate.slot, Residency.OFF, reason)
+            self._residency.slot(candidate.slot).tested(Residency.OFF, reason)
 
     def _forget_guesses(self, endpoint: FleetEndpoint) -> None:
         for candidate in endpoint.candidates:

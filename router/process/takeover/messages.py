@@ -38,7 +38,7 @@ log = logging.getLogger("warmroute.process")
 VERSION = 2
 CARRIED = ("listening sockets", "desired state with its revisions", "drained workers")
 """What a gateway hands over, for people."""
-LEFT = ("cache views", "learned speeds", "stored responses' workers", "decisions", "use of rate limits")
+LEFT = ("worker caches", "learned speeds", "stored responses' workers", "decisions", "use of rate limits")
 """What a successor learns again, for people."""
 MOST_BYTES = 131_072
 MOST_SOCKETS = 64

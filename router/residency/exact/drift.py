@@ -9,7 +9,7 @@ import msgspec
 
 from router.residency.exact.difference import Difference
 from router.residency.exact.eviction_log import EvictionLog
-from router.residency.exact.exact import ExactView
+from router.residency.exact.exact import ExactCache
 
 WINDOW = 128
 """Number of latest reports considered."""
@@ -25,7 +25,7 @@ PENDING = 1_024
 """Differences that may wait at once. Beyond that the oldest is judged early."""
 
 
-class ViewMark(msgspec.Struct, frozen=True, gc=False):
+class CacheMark(msgspec.Struct, frozen=True, gc=False):
     """Position in the history of a view: counts of restarts, lapses, arrivals, departures, reports, and runs with
     unknown parents.
     """
@@ -45,7 +45,7 @@ class PredictedHit(msgspec.Struct, frozen=True):
     """
 
     ticket_id: int
-    placed: ViewMark
+    placed: CacheMark
     block_size: int
     chain: Sequence[int]
     usable: int
@@ -114,7 +114,7 @@ class DriftMonitor:
         self.found = ""
         self.mismatches = 0
 
-    def report(self, claim: PredictedHit, cached_tokens: int, now: ViewMark, view: ExactView) -> Difference | None:
+    def report(self, claim: PredictedHit, cached_tokens: int, now: CacheMark, view: ExactCache) -> Difference | None:
         """Judge a report of `cached_tokens`; None if it agrees with the prediction."""
         difference = None
         if cached_tokens != claim.claimed * claim.block_size:
@@ -126,13 +126,13 @@ class DriftMonitor:
         self._recent.append(False)
         return difference
 
-    def _wait(self, dispute: DisputedHit, view: ExactView) -> None:
+    def _wait(self, dispute: DisputedHit, view: ExactCache) -> None:
         self._pending.append(dispute)
         if len(self._pending) > PENDING:
             oldest = self._pending.popleft()
             self._close(oldest, _explained(oldest, view) or Difference.OTHER, view)
 
-    def settle(self, placed: ViewMark, now: ViewMark, view: ExactView) -> None:
+    def settle(self, placed: CacheMark, now: CacheMark, view: ExactCache) -> None:
         """Judge the waiting differences that are old enough, after a request placed at `placed` has reported."""
         if not self._pending:
             return  # the usual case
@@ -152,7 +152,7 @@ class DriftMonitor:
                 self._close(dispute, difference, view)
         self._pending = waiting
 
-    def _close(self, dispute: DisputedHit, difference: Difference, view: ExactView) -> None:
+    def _close(self, dispute: DisputedHit, difference: Difference, view: ExactCache) -> None:
         self.settled.append((dispute.claim.ticket_id, difference))
         wrong = difference is Difference.OTHER
         self._recent.append(wrong)
@@ -179,14 +179,14 @@ class DriftMonitor:
         return {"mismatches": self.mismatches, "pending_differences": len(self._pending)}
 
 
-def _between(placed: ViewMark, now: ViewMark) -> Difference | None:
+def _between(placed: CacheMark, now: CacheMark) -> Difference | None:
     """Return the difference that a change of the whole view explains, if any."""
     if placed.generation != now.generation:
         return Difference.CLEARED
     return Difference.APPROXIMATE if placed.lapses != now.lapses else None
 
 
-def _explained(dispute: DisputedHit, view: ExactView) -> Difference | None:
+def _explained(dispute: DisputedHit, view: ExactCache) -> Difference | None:
     if dispute.look(view.eviction_log):
         return dispute.reason
     more = dispute.hits >= dispute.claim.claimed

@@ -36,7 +36,7 @@ but more than twice its tokens is a leak.
 """
 
 
-class ExactView:
+class ExactCache:
     """Apply decoded batches to the index. `doubts` gives the reason if the result is not exact."""
 
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:

@@ -22,7 +22,7 @@ _RUN_BYTES = 600
 class OrphanRun:
     """One announcement with an unknown parent: packed tokens, engine keys and extra keys of a run of blocks.
 
-    `own` are the blocks' hashes, if the publisher sent them in place of tokens (`ExactView.accepts_hashes`).
+    `own` are the blocks' hashes, if the publisher sent them in place of tokens (`ExactCache.accepts_hashes`).
     """
 
     parent: int

@@ -24,7 +24,7 @@ def is_new_copy(event: BlockStored) -> bool:
 
     In its full report mode vLLM announces reused blocks again, from the start of the prompt. The event looks like that
     of a prompt computed without reading the cache (prompt_logprobs), unless the request passed this router
-    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement. With one copy too
+    (`ExactCache.recomputing`). A run of several blocks from the start counts as a re-announcement. With one copy too
     few, a block is forgotten one eviction early at worst, but one copy too many would stay forever. A single block
     counts as a new copy, because a prompt of exactly one block is computed again each time.
     """

@@ -40,7 +40,7 @@ _PROMPTS: dict[str, tuple[str, tuple[type, ...], str]] = {
 _TYPES: dict[bytes, type] = {b"[": list, b'"': str, b"n": NoneType}
 
 
-class DecodedAs(IntEnum):
+class DecodedPart(IntEnum):
     """How much of a body `ParsedBody.fields` has."""
 
     SMALL = 0
@@ -50,13 +50,13 @@ class DecodedAs(IntEnum):
     WHOLE = 2
 
 
-_SMALL: Final = DecodedAs.SMALL
-_NEW: Final = DecodedAs.NEW
-_WHOLE: Final = DecodedAs.WHOLE
+_SMALL: Final = DecodedPart.SMALL
+_NEW: Final = DecodedPart.NEW
+_WHOLE: Final = DecodedPart.WHOLE
 
 
 class ParsedBody:
-    """What the gateway has read of a body; `fields` has what `router.tokenization.prompt_identifier` needs, too.
+    """What the gateway has read of a body; `fields` has what `router.tokenization.prompt_identifier` also needs.
 
     `max_tokens` is the output limit under any of its names. `reads_cache` is False if vLLM computes the whole prompt
     for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that vLLM

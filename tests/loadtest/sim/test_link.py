@@ -36,9 +36,9 @@ def played(sessions, blocks):
     (residency,) = kept
     held = []
     for slot in range(3):
-        block_copies = residency._slots[slot].event_feed.view.block_copies
+        block_copies = residency._slots[slot].event_feed.exact.block_copies
         (tier_copies,) = block_copies.tiers.values()
-        held.append({residency._index.hashes[row] for row in tier_copies.held.values()})
+        held.append({residency._shared.index.hashes[row] for row in tier_copies.held.values()})
     return run, held, residency.statistics()
 
 

@@ -48,18 +48,28 @@ class Tape:
 def taped(tape, ids):
     """The simulator's parts, each of which tapes what it is told."""
 
+    class TapedCache:
+        def __init__(self, cache):
+            self._cache = cache
+
+        def __getattr__(self, name):
+            return getattr(self._cache, name)
+
+        def link_up(self):
+            tape("link_up", self._cache.slot)
+            return self._cache.link_up()
+
+        def replay_ended(self, ok):
+            tape("replay_ended", self._cache.slot, ok)
+            return self._cache.replay_ended(ok)
+
+        def ingest(self, seq, payload, *, replayed=False):
+            tape("ingest", self._cache.slot, seq, payload, replayed)
+            return self._cache.ingest(seq, payload, replayed=replayed)
+
     class TapedResidency(ResidencyMap):
-        def link_up(self, slot):
-            tape("link_up", slot)
-            return super().link_up(slot)
-
-        def replay_ended(self, slot, ok):
-            tape("replay_ended", slot, ok)
-            return super().replay_ended(slot, ok)
-
-        def ingest(self, slot, seq, payload, *, replayed=False):
-            tape("ingest", slot, seq, payload, replayed)
-            return super().ingest(slot, seq, payload, replayed=replayed)
+        def slot(self, slot):
+            return TapedCache(super().slot(slot))
 
     class TapedFleet(Fleet):
         def add(self, endpoint, now_s):
@@ -138,13 +148,13 @@ class Live:
             getattr(self, what)(*args)
 
     def link_up(self, slot):
-        self.system.residency.link_up(slot)
+        self.system.residency.slot(slot).link_up()
 
     def replay_ended(self, slot, ok):
-        self.system.residency.replay_ended(slot, ok)
+        self.system.residency.slot(slot).replay_ended(ok)
 
     def ingest(self, slot, seq, payload, replayed):
-        self.system.residency.ingest(slot, seq, payload, replayed=replayed)
+        self.system.residency.slot(slot).ingest(seq, payload, replayed=replayed)
 
     def add(self, endpoint):
         self.system.fleet.add(endpoint, self.now_s)

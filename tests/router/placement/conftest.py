@@ -59,17 +59,14 @@ class ShadowResidency:
         self.calls.append(("add", slot))
         self.blocks[slot] = Counter()
 
-    def configure(self, slot, *, block_size=None, capacity_blocks=None, events=None):
-        self.calls.append(("configure", slot))
+    def slot(self, slot):
+        return ShadowCache(self, slot)
 
     def remove(self, slot):
         self.calls.append(("remove", slot))
         del self.blocks[slot]
         for key in [key for key in self.reserved_blocks if key[0] == slot]:
             del self.reserved_blocks[key]
-
-    def set_self_test(self, slot, verdict, reason):
-        self.calls.append(("self_test", slot, verdict))
 
     def match(self, prompt, slots):
         hashes = prompt.chain(BLOCK)[: max(0, prompt.tokens - 1) // BLOCK]
@@ -92,17 +89,29 @@ class ShadowResidency:
             count += 1
         return Match(count * BLOCK, 0, Residency.EXACT)
 
-    def reserve(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
-        self.reserved_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
 
-    def first_token(self, slot, ticket_id):
-        self.calls.append(("first_token", slot))
+class ShadowCache:
+    def __init__(self, residency, slot):
+        self._residency = residency
+        self._slot = slot
 
-    def finished(self, slot, prompt, generated_tokens, cached_tokens, ticket_id=None):
-        self.calls.append(("finished", slot))
+    def configure(self, *, block_size=None, capacity_blocks=None, events=None):
+        self._residency.calls.append(("configure", self._slot))
 
-    def release(self, slot, ticket_id):
-        self.reserved_blocks.pop((slot, ticket_id), None)
+    def tested(self, verdict, reason):
+        self._residency.calls.append(("self_test", self._slot, verdict))
+
+    def reserve(self, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
+        self._residency.reserved_blocks[self._slot, ticket_id] = set(prompt.chain(BLOCK))
+
+    def first_token(self, ticket_id):
+        self._residency.calls.append(("first_token", self._slot))
+
+    def finished(self, prompt, generated_tokens, cached_tokens, ticket_id=None):
+        self._residency.calls.append(("finished", self._slot))
+
+    def release(self, ticket_id):
+        self._residency.reserved_blocks.pop((self._slot, ticket_id), None)
 
 
 class VirtualFleet:
@@ -142,8 +151,8 @@ class VirtualFleet:
             endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + index), 0.0)
             self.fleet.probe_succeeded(endpoint.id, make_facts(events=events), 0.0)
             if events:
-                self.residency.link_up(endpoint.candidates[0].slot)
-                self.residency.replay_ended(endpoint.candidates[0].slot, True)
+                self.residency.slot(endpoint.candidates[0].slot).link_up()
+                self.residency.slot(endpoint.candidates[0].slot).replay_ended(True)
             speed = speeds[index] if speeds else 1.0
             self.engines[endpoint.id] = Engine(profile, seed=seed + index, speed=speed, sample=sample, **engine)
         self._events = []
@@ -195,7 +204,7 @@ class VirtualFleet:
     def _step_ended(self, now_s, worker, result):
         if self._publishes and result.events:
             payload = msgspec.msgpack.encode([now_s, [to_wire(event) for event in result.events], 0])
-            self.residency.ingest(self.fleet.get(worker).candidates[0].slot, self._sequence[worker], payload)
+            self.residency.slot(self.fleet.get(worker).candidates[0].slot).ingest(self._sequence[worker], payload)
             self._sequence[worker] += 1
         for name, _, finish in result.outputs:
             ticket, state, arrived_s = self._open[name]

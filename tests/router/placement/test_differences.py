@@ -22,13 +22,13 @@ class Watched(Rig):
     def __init__(self, facts, prompt):
         super().__init__(ResidencyMap(), facts, prompt, workers=1, policy="least_tokens")
         self.residency.on_settled.append(self.dispatcher.explained)
-        self.residency.link_up(0)
-        self.residency.replay_ended(0, True)
+        self.residency.slot(0).link_up()
+        self.residency.slot(0).replay_ended(True)
         self.seq = 0
 
     def tell(self, *events):
         payload = msgspec.msgpack.encode([0.0, [to_wire(event) for event in events], 0])
-        self.residency.ingest(0, self.seq, payload)
+        self.residency.slot(0).ingest(self.seq, payload)
         self.seq += 1
 
     def stored(self, ids, start=0, end=6):
@@ -181,12 +181,12 @@ def test_events_were_missed(rig):
     assert rig.answer(before, 0) == "pending"
     rig.seq += 3
     rig.tell(rig.stored(OTHER_IDS))
-    rig.residency.replay_ended(0, False)
+    rig.residency.slot(0).replay_ended(False)
     assert (before.record.difference, rig.answer(after, 0)) == ("approximate", "approximate")
 
 
 def test_what_was_never_exact_is_not_called_unexplained(rig):
-    rig.residency.set_self_test(0, Residency.APPROXIMATE, "they do not agree")
+    rig.residency.slot(0).tested(Residency.APPROXIMATE, "they do not agree")
     ticket = rig.ask(IDS)
     assert rig.answer(ticket, 96) == "approximate"
 
@@ -198,7 +198,7 @@ def test_a_prompt_known_as_text_is_a_guess_on_an_exact_worker(rig):
     first = rig.ask(text)
     assert rig.answer(first, 0) is None
     ticket = rig.ask(text)
-    assert rig.residency.state(0).residency is Residency.EXACT
+    assert rig.residency.slot(0).state().residency is Residency.EXACT
     assert (ticket.residency, ticket.record.residency) == (Residency.APPROXIMATE, Residency.APPROXIMATE)
     assert ticket.record.to_builtins()["residency"] == "approximate"
     explained = rig.dispatcher.explain(ticket.request, 0.0).to_builtins()["candidates"]

@@ -80,15 +80,15 @@ def test_scaling_readings_leave_out_what_was_not_measured():
 def test_residency_readings_have_views_and_links():
     fleet, residency = fleet_of_one()
     slot = fleet.candidates[0].slot
-    residency.link_up(slot)
-    residency.ingest(slot, 0, b"nonsense")
-    residency.ingest(slot, 4, b"nonsense")
+    residency.slot(slot).link_up()
+    residency.slot(slot).ingest(0, b"nonsense")
+    residency.slot(slot).ingest(4, b"nonsense")
     read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
     assert read["warmroute_index_hashes", ()] == 0
     assert read["warmroute_view_residency", ("h:1", "unknown")] == 1
     assert read["warmroute_view_residency", ("h:1", "exact")] == 0
     assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_faults", ("h:1", "batch")) in read
-    residency.set_self_test(slot, Residency.OFF, "nothing found")
+    residency.slot(slot).tested(Residency.OFF, "nothing found")
     read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
     assert read["warmroute_view_residency", ("h:1", "off")] == 1
 

@@ -43,7 +43,7 @@ def rough_fleet(base, make_prompt):
             self.engine_options = {"num_blocks": blocks, **more}
             super().__init__("least_requests", workers=2, seed=seed, **self.engine_options)
             for endpoint in self.fleet.endpoints:
-                self.residency.configure(endpoint.candidates[0].slot, capacity_blocks=blocks)
+                self.residency.slot(endpoint.candidates[0].slot).configure(capacity_blocks=blocks)
             self.delays = {"to_worker": to_worker_s, "events": events_s, "answers": answers_s}
             self.cancels, self.upsets = cancels, upsets
             self.honest = tells is None
@@ -116,7 +116,7 @@ def rough_fleet(base, make_prompt):
         def _hear(self, now_s, worker, incarnation, number, payload):
             if incarnation == self.incarnation[worker]:
                 slot = self.fleet.get(worker).candidates[0].slot
-                self._ask(slot, worker, self.residency.ingest(slot, number, payload))
+                self._ask(slot, worker, self.residency.slot(slot).ingest(number, payload))
                 self.check(slot)
 
         def _answer(self, now_s, name, state):
@@ -130,7 +130,7 @@ def rough_fleet(base, make_prompt):
                 self._next(now_s)
 
         def check(self, slot):
-            self.most_blocks = max(self.most_blocks, self.residency.state(slot).blocks)
+            self.most_blocks = max(self.most_blocks, self.residency.slot(slot).state().blocks)
             assert self.most_blocks < self.blocks or not self.honest
 
         # faults of workers
@@ -142,8 +142,8 @@ def rough_fleet(base, make_prompt):
             """Drop the subscription: events on their way are lost, and then replayed."""
             slot = self.fleet.get(worker).candidates[0].slot
             self.upset["link lost"] += 1
-            self.residency.link_lost(slot)
-            self._ask(slot, worker, self.residency.link_up(slot))
+            self.residency.slot(slot).link_lost()
+            self._ask(slot, worker, self.residency.slot(slot).link_up())
 
         def _restart(self, now_s, worker):
             """Restart a worker: its requests and its cache are lost, and its publisher begins again from 0."""
@@ -160,14 +160,14 @@ def rough_fleet(base, make_prompt):
                 **self.engine_options,
             )
             slot = self.fleet.get(worker).candidates[0].slot
-            self.residency.link_lost(slot)
-            self._ask(slot, worker, self.residency.link_up(slot))
+            self.residency.slot(slot).link_lost()
+            self._ask(slot, worker, self.residency.slot(slot).link_up())
 
         def _ask(self, slot, worker, ingest):
             while ingest.replay_from is not None:
                 for number, payload in list(enumerate(self.published[worker]))[ingest.replay_from :]:
-                    self.residency.ingest(slot, number, payload, replayed=True)
-                ingest = self.residency.replay_ended(slot, True)
+                    self.residency.slot(slot).ingest(number, payload, replayed=True)
+                ingest = self.residency.slot(slot).replay_ended(True)
 
         # verdicts
 
@@ -240,7 +240,7 @@ def test_every_difference_is_explained(rough, paths, blocks):
         slot = endpoint.candidates[0].slot
         distinct = len(fleet.engines[endpoint.id]._cache._copies)
         figures = fleet.residency.statistics()["slots"][slot]
-        assert fleet.residency.state(slot).residency is Residency.EXACT
+        assert fleet.residency.slot(slot).state().residency is Residency.EXACT
         assert (figures["blocks"], figures["reported_blocks"]) == (distinct, 0)
 
 
@@ -276,7 +276,7 @@ def test_lost_events_are_found_out(rough, kind, every):
     """Dropped events cannot explain a difference: it counts as `other`, and the view becomes approximate."""
     fleet = rough(3, 300, count=600, in_flight=4, events_s=0.05, answers_s=0.05, tells=without(kind, every))
     assert fleet.differences["other"] > 10
-    states = [fleet.residency.state(endpoint.candidates[0].slot) for endpoint in fleet.fleet.endpoints]
+    states = [fleet.residency.slot(endpoint.candidates[0].slot).state() for endpoint in fleet.fleet.endpoints]
     assert all(state.residency is Residency.APPROXIMATE for state in states)
     assert all("reports differed from its events" in state.reason for state in states)
 

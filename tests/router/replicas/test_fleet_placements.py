@@ -50,12 +50,12 @@ class Process:
     def place(self, wanted: Prompt) -> int:
         self.tickets += 1
         found = self.views.match(wanted, [self.slot])[self.slot]
-        self.views.reserve(self.slot, wanted, self.tickets, found=found)
+        self.views.slot(self.slot).reserve(wanted, self.tickets, found=found)
         return self.tickets
 
     def finish(self, wanted: Prompt, ticket: int, generated: int = 4) -> None:
-        self.views.finished(self.slot, wanted, generated, None, ticket)
-        self.views.release(self.slot, ticket)
+        self.views.slot(self.slot).finished(wanted, generated, None, ticket)
+        self.views.slot(self.slot).release(ticket)
 
     def serve(self, wanted: Prompt) -> None:
         self.finish(wanted, self.place(wanted))
@@ -225,12 +225,12 @@ def test_workers_with_events_send_and_take_nothing(monkeypatch):
     assert tell(one) == [] and not one.placements.needed
     two.place(prompt(("x", 8)))
     assert len(tell(two, one)) == 1
-    assert view.model.blocks == 0 and one.unplaced == 0
+    assert view.state().blocks == 0 and one.unplaced == 0
 
 
 def test_workers_without_a_prefix_cache_send_nothing(pair):
     one, _ = pair
-    one.views.set_self_test(0, Residency.OFF, "no prefix caching")
+    one.views.slot(0).tested(Residency.OFF, "no prefix caching")
     one.views._slots[0].refresh()
     one.place(prompt(("x", 8)))
     assert tell(one) == []
@@ -289,7 +289,7 @@ async def test_a_process_joins_over_redis_once_a_cache_is_modelled(redis):
     for slot, each in enumerate(views):
         each.add(slot, WorkerId("a:1"), BLOCK, 1_000, False)
     await eventually(lambda: not any(member.line.alone for member in members))
-    views[0].reserve(0, prompt(("x", 8)), 1)
+    views[0].slot(0).reserve(prompt(("x", 8)), 1)
     await eventually(lambda: views[1].match(prompt(("x", 8)), [1])[1].tokens == 8 * BLOCK)
     for member in members:
         await member.aclose()

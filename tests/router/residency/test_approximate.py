@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.residency.approximate import RUN_BYTES, ApproximateView
+from router.residency.approximate import RUN_BYTES, ApproximateCache
 from tests.support.examples import examples
 
 B = 4
@@ -109,7 +109,7 @@ steps = st.lists(
 @given(st.integers(1, 14), steps)
 @settings(max_examples=examples(100), deadline=None)
 def test_the_model_agrees_with_a_naive_cache(capacity, taken):
-    view, naive, reserved = ApproximateView(B, capacity), Naive(capacity), []
+    view, naive, reserved = ApproximateCache(B, capacity), Naive(capacity), []
     for kind, (bits, rest), extra, hits in taken:
         chain = chain_of(bits)
         tokens = len(bits) * B + rest
@@ -137,7 +137,7 @@ def test_the_model_agrees_with_a_naive_cache(capacity, taken):
 
 
 def test_shrinking_and_resizing_evict_to_the_new_size():
-    view = ApproximateView(4, 1000)
+    view = ApproximateCache(4, 1000)
     for start in range(0, 900, 9):
         view.finished(range(start, start + 9), 36, 0, 0)
     view.shrink(view.size_bytes // 2)
@@ -152,7 +152,7 @@ def test_shrinking_and_resizing_evict_to_the_new_size():
 @pytest.mark.parametrize("turns", [3000])
 def test_a_very_long_conversation_needs_no_recursion(turns):
     """A run per turn: nothing here may recurse."""
-    view = ApproximateView(4, 10**6)
+    view = ApproximateCache(4, 10**6)
     for turn in range(1, turns, 7):
         view.finished(range(turn), turn * 4, 0, turn)
     view.correct(range(turns), 0, view.clock)
@@ -161,7 +161,7 @@ def test_a_very_long_conversation_needs_no_recursion(turns):
 
 def test_answers_are_expected_only_while_they_return_in_prompts():
     """A template that strips a model's thinking: the next turn goes on from the prompt, not from what was generated."""
-    view = ApproximateView(4, 10_000)
+    view = ApproximateCache(4, 10_000)
 
     def turn(first, returns):
         prompt = range(first, first + 2)
@@ -184,7 +184,7 @@ def test_answers_are_expected_only_while_they_return_in_prompts():
 
 
 def test_hits_on_part_of_the_prompt_do_not_judge_answers():
-    view = ApproximateView(4, 100)
+    view = ApproximateCache(4, 100)
     view.finished([1, 2], 10, 12, 0)
     for _ in range(20):
         view.found([1, 2, 3, 4, 5, 6], 6, 26, 1)
@@ -192,7 +192,7 @@ def test_hits_on_part_of_the_prompt_do_not_judge_answers():
 
 
 def test_half_an_answer_follows_the_mean_of_recent_answers():
-    view = ApproximateView(4, 1_000)
+    view = ApproximateCache(4, 1_000)
     assert view.half_answer_tokens == 0
     view.finished([1], 4, 100, 0)
     assert view.half_answer_tokens == 50

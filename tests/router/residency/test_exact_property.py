@@ -123,8 +123,8 @@ class Machine(RuleBasedStateMachine):
             start, self.asked = self.asked, None
             for seq, payload in list(self.worker.buffer) if ok else []:
                 if seq >= start:
-                    self.done_replayed(self.map.ingest(0, seq, payload, replayed=True))
-            ended = self.map.replay_ended(0, ok)
+                    self.done_replayed(self.map.slot(0).ingest(seq, payload, replayed=True))
+            ended = self.map.slot(0).replay_ended(ok)
             self.asked = ended.replay_from
 
     def done_replayed(self, ingest):
@@ -132,12 +132,12 @@ class Machine(RuleBasedStateMachine):
 
     def deliver(self, message, lose):
         if message is not None and self.connected and not lose:
-            self.done(self.map.ingest(0, *message))
+            self.done(self.map.slot(0).ingest(*message))
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reread=st.sampled_from([0, 0, 1, 2]))
     def serve(self, tokens, lose, reread):
         """A request of another client. One that fills no block causes no event, whatever it uses."""
-        hits, exact = self.worker.hits(tokens), self.map.state(0).residency is Residency.EXACT
+        hits, exact = self.worker.hits(tokens), self.map.slot(0).state().residency is Residency.EXACT
         message = self.worker.serve(tokens, min(reread, 1) if not exact else reread)
         self.silent = self.silent or (hits > 0 and message is None and not exact)
         self.deliver(message, lose)
@@ -146,11 +146,11 @@ class Machine(RuleBasedStateMachine):
     def ask(self, tokens, lose):
         """A request through the gateway, whose response reports its hit; sometimes long before its events arrive."""
         prompt = ids_prompt(tokens)
-        self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
+        self.map.slot(0).reserve(prompt, 1, self.map.match(prompt, [0])[0].tokens)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens), lose)
-        self.differences.append(self.map.finished(0, prompt, 0, hits, 1))
-        self.map.release(0, 1)
+        self.differences.append(self.map.slot(0).finished(prompt, 0, hits, 1))
+        self.map.slot(0).release(1)
         self.reported = True
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reports=st.booleans())
@@ -158,12 +158,12 @@ class Machine(RuleBasedStateMachine):
         """A request as in `ask`, for which the worker announces its hit again if asked to."""
         prompt = ids_prompt(tokens)
         self.clock_s += 1.0
-        self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
+        self.map.slot(0).reserve(prompt, 1, self.map.match(prompt, [0])[0].tokens)
         asks = self.map.asks_again(0, 1, self.clock_s)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens, announces=asks), lose)
-        self.differences.append(self.map.finished(0, prompt, 0, hits if reports else None, 1))
-        self.map.release(0, 1)
+        self.differences.append(self.map.slot(0).finished(prompt, 0, hits if reports else None, 1))
+        self.map.slot(0).release(1)
         self.reported = self.reported or reports
 
     @rule(turn=st.integers(0, 3))
@@ -183,7 +183,7 @@ class Machine(RuleBasedStateMachine):
         self.silent = False
         self.worker.restart()
         if self.connected:
-            self.map.link_lost(0)
+            self.map.slot(0).link_lost()
             self.connected = False
             self.asked = None
 
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
     def link(self):
         if not self.connected:
             self.connected = True
-            self.done(self.map.link_up(0))
+            self.done(self.map.slot(0).link_up())
 
     @rule(wait=st.booleans())
     def slow_replay(self, wait):
@@ -206,10 +206,10 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def stale(self):
         """Send an earlier batch again, live."""
-        if self.connected and self.worker.buffer and self.map.state(0).residency is Residency.EXACT:
+        if self.connected and self.worker.buffer and self.map.slot(0).state().residency is Residency.EXACT:
             seq, payload = self.worker.buffer[-1]
-            if self.map.state(0).next_seq > seq:
-                self.done(self.map.ingest(0, seq, payload))
+            if self.map.slot(0).state().next_seq > seq:
+                self.done(self.map.slot(0).ingest(seq, payload))
 
     @invariant()
     def is_explained(self):
@@ -220,7 +220,7 @@ class Machine(RuleBasedStateMachine):
         """
         if hasattr(self, "map"):
             assert Difference.OTHER not in self.differences or self.silent
-            state = self.map.state(0)
+            state = self.map.slot(0).state()
             if state.residency is Residency.EXACT or "learned since" in state.reason:
                 assert state.blocks <= self.worker.capacity
 
@@ -228,7 +228,7 @@ class Machine(RuleBasedStateMachine):
     def agrees(self):
         if not hasattr(self, "map") or not self.connected or self.asked is not None:
             return
-        state = self.map.state(0)
+        state = self.map.slot(0).state()
         settled = state.next_seq == self.worker.seq
         for bits in itertools.product([0, 1], repeat=3):
             tokens = [token for bit in bits for token in [bit] * B] + [9]
@@ -251,12 +251,12 @@ class Machine(RuleBasedStateMachine):
         self.answer()
         self.deliver(self.worker.clear(), False)
         self.answer()
-        assert self.map.state(0).residency is Residency.EXACT
+        assert self.map.slot(0).state().residency is Residency.EXACT
         self.deliver(self.worker.serve([1] * 9), False)
         self.agrees()
         self.map.remove(0)
-        self.map._index.sweep(10**6)
-        assert len(self.map._index) == 0
+        self.map._shared.index.sweep(10**6)
+        assert len(self.map._shared.index) == 0
 
 
 def test_the_exact_view_agrees_with_a_worker():

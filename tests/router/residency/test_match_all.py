@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.view import Residency
-from router.residency.cache_view import usable_chain
 from router.residency.residency_map import ResidencyMap
-from router.residency.slot_groups import resident_blocks
 from router.residency.view import Match
 from tests.support.kv_wire import Wire, ids_prompt, text_prompt
 
@@ -57,12 +55,12 @@ class Machine:
         self.wires[slot] = Wire("map", salt=slot, block_size=block_size)
         self.sequence[slot] = 0
         if self.draw(st.booleans()):  # nothing was missed, so the view is exact
-            self.map.link_up(slot)
-            self.map.replay_ended(slot, True)
+            self.map.slot(slot).link_up()
+            self.map.slot(slot).replay_ended(True)
 
     def send(self, slot, *events):
         if slot in self.wires:
-            self.map.ingest(slot, self.sequence[slot], self.wires[slot].batch(*events))
+            self.map.slot(slot).ingest(self.sequence[slot], self.wires[slot].batch(*events))
             self.sequence[slot] += 1
 
     def step(self, action):
@@ -75,7 +73,9 @@ class Machine:
             self.wires.pop(slot, None)
         elif action == "configure":
             size, events = draw(st.sampled_from([None, *SIZES])), draw(st.sampled_from([None, None, True, False]))
-            self.map.configure(slot, block_size=size, capacity_blocks=draw(st.sampled_from([None, 10])), events=events)
+            self.map.slot(slot).configure(
+                block_size=size, capacity_blocks=draw(st.sampled_from([None, 10])), events=events
+            )
             if wire is not None and size is not None:
                 self.wires[slot] = Wire("map", salt=slot, block_size=size)
         elif action in ("stored", "removed") and wire is not None:
@@ -89,32 +89,32 @@ class Machine:
         elif action == "missed":
             self.sequence[slot] += draw(st.integers(1, 2))
         elif action == "link_up":
-            self.map.link_up(slot)
+            self.map.slot(slot).link_up()
         elif action == "link_lost":
-            self.map.link_lost(slot)
+            self.map.slot(slot).link_lost()
         elif action == "replayed":
-            self.map.replay_ended(slot, draw(st.booleans()))
+            self.map.slot(slot).replay_ended(draw(st.booleans()))
         elif action == "verdict":
             blind = draw(st.sampled_from([False, False, True]))
-            self.map.set_self_test(slot, draw(st.sampled_from(VERDICTS)), "drawn", blind=blind)
+            self.map.slot(slot).tested(draw(st.sampled_from(VERDICTS)), "drawn", blind=blind)
         elif action in ("reserve", "serve"):
             prompt, ticket = self.prompt(), len(self.tickets)
             found = self.map.match(prompt, [slot])[slot] if draw(st.booleans()) else None
-            self.map.reserve(slot, prompt, ticket, draw(st.sampled_from([None, 8])), found=found)
+            self.map.slot(slot).reserve(prompt, ticket, draw(st.sampled_from([None, 8])), found=found)
             self.tickets.append((slot, prompt))
             if action == "serve":
-                self.map.first_token(slot, ticket)
-                self.map.finished(slot, prompt, 5, None, ticket)
-                self.map.release(slot, ticket)
+                self.map.slot(slot).first_token(ticket)
+                self.map.slot(slot).finished(prompt, 5, None, ticket)
+                self.map.slot(slot).release(ticket)
         elif self.tickets:
             ticket = draw(st.integers(max(0, len(self.tickets) - 4), len(self.tickets) - 1))
             slot, prompt = self.tickets[ticket]
             if action == "first_token":
-                self.map.first_token(slot, ticket)
+                self.map.slot(slot).first_token(ticket)
             elif action == "finished":
-                self.map.finished(slot, prompt, 5, draw(st.sampled_from([None, 0, 8, 16])), ticket)
+                self.map.slot(slot).finished(prompt, 5, draw(st.sampled_from([None, 0, 8, 16])), ticket)
             elif action == "release":
-                self.map.release(slot, ticket)
+                self.map.slot(slot).release(ticket)
 
     def alone(self, prompt, slot):
         """Return the match of one slot, found block by block."""
@@ -125,10 +125,10 @@ class Machine:
             view.refresh()
         if view.residency is Residency.OFF:
             return Match(0, 0, Residency.OFF)
-        index, size = self.map._index, view.block_size
-        chain, usable = usable_chain(prompt, size)
-        start = end = resident_blocks(index, view, prompt)
-        while end < usable and self.map._in_flight.masks.get(chain[end], 0) >> slot & 1:
+        index, size = self.map._shared.index, view.block_size
+        chain, usable = prompt.usable_chain(size)
+        start = end = view.resident_blocks(prompt)
+        while end < usable and self.map._shared.in_flight.masks.get(chain[end], 0) >> slot & 1:
             end += 1
         tiers = Counter(GPU=start * size)
         for block in chain[start:usable]:
@@ -169,9 +169,9 @@ def test_a_match_of_many_slots_is_that_of_each(data):
 
 
 def served(residency, slot, prompt, ticket):
-    residency.reserve(slot, prompt, ticket, 0)
-    residency.finished(slot, prompt, 0, None, ticket)
-    residency.release(slot, ticket)
+    residency.slot(slot).reserve(prompt, ticket, 0)
+    residency.slot(slot).finished(prompt, 0, None, ticket)
+    residency.slot(slot).release(ticket)
 
 
 def test_a_modelled_view_is_matched_by_its_new_block_size():
@@ -179,7 +179,7 @@ def test_a_modelled_view_is_matched_by_its_new_block_size():
     residency, slots, prompt = ResidencyMap(), np.array([0]), ids_prompt(range(33))
     residency.add(0, "w:0", 4, None, False)
     assert residency.match_all(prompt, slots).tokens.tolist() == [0]
-    residency.configure(0, block_size=16)
+    residency.slot(0).configure(block_size=16)
     served(residency, 0, prompt, 1)
     assert residency.match_all(prompt, slots).tokens.tolist() == [32]
 
@@ -189,11 +189,11 @@ def test_a_worker_without_prefix_caching_holds_nothing():
     residency, slots, prompt = ResidencyMap(), np.array([1, 0]), ids_prompt(range(33))
     wire = Wire("map")
     residency.add(0, "w:0", 4, None, True)
-    residency.ingest(0, 0, wire.batch(wire.stored(range(32)), wire.stored(range(32), medium="CPU")))
+    residency.slot(0).ingest(0, wire.batch(wire.stored(range(32)), wire.stored(range(32), medium="CPU")))
     residency.add(1, "w:1", 4, None, False)
     served(residency, 1, prompt, 1)
     assert residency.match_all(prompt, slots).tokens.tolist() == [32, 32]
     for slot in (0, 1):
-        residency.set_self_test(slot, Residency.OFF, "drawn")
+        residency.slot(slot).tested(Residency.OFF, "drawn")
     found = residency.match_all(prompt, slots)
     assert [found.at(0), found.at(1)] == [Match(0, 0, Residency.OFF)] * 2

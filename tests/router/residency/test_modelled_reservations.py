@@ -13,10 +13,10 @@ def held(residency, prompt):
 
 
 def serve(residency, prompt, ticket, generated=0, cached=None):
-    residency.reserve(0, prompt, ticket, held(residency, prompt))
-    residency.first_token(0, ticket)
-    residency.finished(0, prompt, generated, cached, ticket)
-    residency.release(0, ticket)
+    residency.slot(0).reserve(prompt, ticket, held(residency, prompt))
+    residency.slot(0).first_token(ticket)
+    residency.slot(0).finished(prompt, generated, cached, ticket)
+    residency.slot(0).release(ticket)
 
 
 def test_a_reserved_request_evicts_before_a_later_one_matches():
@@ -24,16 +24,16 @@ def test_a_reserved_request_evicts_before_a_later_one_matches():
     old, new = ids_prompt(range(17)), ids_prompt(range(100, 121))
     serve(residency, old, 1)
     assert held(residency, old) == 16
-    residency.reserve(0, new, 2, 0)
+    residency.slot(0).reserve(new, 2, 0)
     assert held(residency, old) == 8, "six of the eight blocks are the new prompt's"
-    residency.release(0, 2)
+    residency.slot(0).release(2)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
 def test_a_reserved_request_takes_space_for_half_an_answer():
     residency = new_map(20)
     serve(residency, ids_prompt(range(5)), 1, generated=40)
-    residency.reserve(0, ids_prompt(range(100, 109)), 2, 0)
+    residency.slot(0).reserve(ids_prompt(range(100, 109)), 2, 0)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 8, "9 tokens and 20"
 
 
@@ -47,7 +47,7 @@ def test_a_hit_on_a_neighbours_blocks_leaves_the_capacity_unchanged():
     unseen = model["unseen_blocks"]
     assert unseen > 0
     for ticket in (20, 21):
-        residency.reserve(0, ids_prompt(range(500, 525)), ticket, held(residency, ids_prompt(range(500, 525))))
-    residency.finished(0, ids_prompt(range(500, 525)), 0, 0, 20)
-    residency.finished(0, ids_prompt(range(500, 525)), 0, 24, 21)
+        residency.slot(0).reserve(ids_prompt(range(500, 525)), ticket, held(residency, ids_prompt(range(500, 525))))
+    residency.slot(0).finished(ids_prompt(range(500, 525)), 0, 0, 20)
+    residency.slot(0).finished(ids_prompt(range(500, 525)), 0, 24, 21)
     assert residency.statistics()["slots"][0]["model"]["unseen_blocks"] == unseen

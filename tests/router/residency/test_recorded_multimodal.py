@@ -47,8 +47,8 @@ def recorded(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 def residency(recorded: Mapping[str, Any]) -> ResidencyMap:
     made = ResidencyMap()
     made.add(SLOT, WorkerId("w:1"), recorded["block_size"], 40, True)
-    made.link_up(SLOT)
-    made.replay_ended(SLOT, True)
+    made.slot(SLOT).link_up()
+    made.slot(SLOT).replay_ended(True)
     return made
 
 
@@ -62,7 +62,7 @@ def test_a_prompt_with_images_finds_its_known_blocks(recorded: Mapping[str, Any]
     for seq, request in enumerate(recorded["requests"]):
         keys = extra_keys(request, recorded["block_size"])
         assert found(residency, request, keys) == request["cached_tokens"], request["name"]
-        residency.ingest(SLOT, seq, bytes.fromhex(request["payload"]))
+        residency.slot(SLOT).ingest(seq, bytes.fromhex(request["payload"]))
         full = (len(request["tokens"]) - 1) // recorded["block_size"] * recorded["block_size"]
         assert found(residency, request, keys) == full
     assert {request["cached_tokens"] for request in recorded["requests"]} >= {0, 32, 80, 96}
@@ -70,7 +70,7 @@ def test_a_prompt_with_images_finds_its_known_blocks(recorded: Mapping[str, Any]
 
 def test_equal_tokens_without_images_are_another_prompt(recorded: Mapping[str, Any], residency: ResidencyMap) -> None:
     first, block = recorded["requests"][0], recorded["block_size"]
-    residency.ingest(SLOT, 0, bytes.fromhex(first["payload"]))
+    residency.slot(SLOT).ingest(0, bytes.fromhex(first["payload"]))
     before_the_image = first["images"][0]["offset"] // block * block
     other = {**first, "images": [{**first["images"][0], "identifier": "other"}]}
     moved = {**first, "images": [{**first["images"][0], "offset": first["images"][0]["offset"] + 1}]}
@@ -84,13 +84,13 @@ def test_blocks_with_images_are_removed_by_their_engine_keys(
     first, dog = recorded["requests"][0], recorded["requests"][2]
     assert first["images"] != dog["images"] and first["tokens"] == dog["tokens"]
     for seq, request in enumerate((first, dog)):
-        residency.ingest(SLOT, seq, bytes.fromhex(request["payload"]))
+        residency.slot(SLOT).ingest(seq, bytes.fromhex(request["payload"]))
     _, (event,), _ = msgspec.msgpack.decode(bytes.fromhex(first["payload"]))
     named = isinstance(event, dict)
     hashes = event["block_hashes"] if named else event[1]
     gone = {"type": "BlockRemoved", "block_hashes": hashes[2:], "medium": "GPU"} if named else None
     payload = msgspec.msgpack.encode([1.0, [gone or ["BlockRemoved", hashes[2:], "GPU"]], 0])
-    residency.ingest(SLOT, 2, payload)
+    residency.slot(SLOT).ingest(2, payload)
     keys = extra_keys(first, recorded["block_size"])
     assert found(residency, first, keys) == 2 * recorded["block_size"]
     full = (len(dog["tokens"]) - 1) // recorded["block_size"] * recorded["block_size"]

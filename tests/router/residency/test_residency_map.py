@@ -21,24 +21,23 @@ def wire():
 
 def exact_slot(residency, slot, wire, tokens=(), block_size=4, capacity=1000):
     residency.add(slot, f"w:{slot}", block_size, capacity, True)
-    residency.ingest(slot, 0, wire.batch(*([wire.stored(tokens)] if tokens else [])))
+    residency.slot(slot).ingest(0, wire.batch(*([wire.stored(tokens)] if tokens else [])))
 
 
 def test_calls_for_an_unknown_slot_are_ignored(wire):
     residency = ResidencyMap()
     assert residency.match(ids_prompt(TOKENS), [5])[5].residency is Residency.UNKNOWN
-    assert residency.ingest(5, 0, wire.batch()).outcome is IngestOutcome.IGNORED
-    assert residency.link_up(5).outcome is residency.replay_ended(5, True).outcome is IngestOutcome.IGNORED
-    residency.link_lost(5)
-    residency.reserve(5, ids_prompt(TOKENS), 1)
-    residency.first_token(5, 1)
-    residency.finished(5, ids_prompt(TOKENS), 3, 0, 1)
-    residency.release(5, 1)
-    residency.configure(5, block_size=3)
-    residency.set_self_test(5, Residency.OFF, "")
+    assert residency.slot(5).ingest(0, wire.batch()).outcome is IngestOutcome.IGNORED
+    assert residency.slot(5).link_up().outcome is residency.slot(5).replay_ended(True).outcome is IngestOutcome.IGNORED
+    residency.slot(5).link_lost()
+    residency.slot(5).reserve(ids_prompt(TOKENS), 1)
+    residency.slot(5).first_token(1)
+    residency.slot(5).finished(ids_prompt(TOKENS), 3, 0, 1)
+    residency.slot(5).release(1)
+    residency.slot(5).configure(block_size=3)
+    residency.slot(5).tested(Residency.OFF, "")
     residency.remove(5)
-    with pytest.raises(KeyError):
-        residency.state(5)
+    assert residency.slot(5).state().residency is Residency.UNKNOWN
     assert residency.statistics()["slots"] == {}
 
 
@@ -60,7 +59,7 @@ def test_workers_may_have_different_block_sizes():
     exact_slot(residency, 1, Wire("map", block_size=8), TOKENS, block_size=8)
     exact_slot(residency, 2, Wire("map", block_size=5), TOKENS, block_size=5)
     residency.add(3, "w:3", 3, None, False)
-    residency.finished(3, ids_prompt(TOKENS), 0, 0)
+    residency.slot(3).finished(ids_prompt(TOKENS), 0, 0)
     found = residency.match(ids_prompt(TOKENS), range(4))
     assert [found[slot].tokens for slot in range(4)] == [20, 16, 20, 21]
 
@@ -74,27 +73,27 @@ def test_reserved_blocks_count_until_released(wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, wire, TOKENS[:8])
     exact_slot(residency, 1, wire)
-    residency.reserve(0, ids_prompt(TOKENS), 1)
-    residency.reserve(0, ids_prompt(LONGER), 2)
-    residency.reserve(0, ids_prompt(LONGER), 2)
+    residency.slot(0).reserve(ids_prompt(TOKENS), 1)
+    residency.slot(0).reserve(ids_prompt(LONGER), 2)
+    residency.slot(0).reserve(ids_prompt(LONGER), 2)
     found = residency.match(ids_prompt(LONGER), [0, 1])
     assert (found[0].tokens, found[0].reserved_tokens) == (32, 24)
     assert (found[1].tokens, found[1].reserved_tokens) == (0, 0)
-    residency.ingest(0, 1, wire.batch(wire.stored(TOKENS, 2)))
+    residency.slot(0).ingest(1, wire.batch(wire.stored(TOKENS, 2)))
     match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.reserved_tokens) == (32, 8)
-    residency.release(0, 2)
-    residency.release(0, 2)
+    residency.slot(0).release(2)
+    residency.slot(0).release(2)
     match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.reserved_tokens) == (24, 0)
-    residency.release(0, 1)
+    residency.slot(0).release(1)
     assert residency.statistics()["reserved_blocks"] == 0
 
 
 def test_reservations_are_removed_with_their_slot(wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, wire)
-    residency.reserve(0, ids_prompt(TOKENS), 1)
+    residency.slot(0).reserve(ids_prompt(TOKENS), 1)
     residency.remove(0)
     assert residency.statistics()["reserved_blocks"] == 0
 
@@ -123,16 +122,16 @@ def test_a_match_agrees_with_brute_force(stored, reservations, asked):
         residency.add(slot, f"w:{slot}", 4, None, True)
     for slot, bits in stored:
         event = wires[slot].stored(tokens_of(bits))
-        residency.ingest(slot, seqs[slot], wires[slot].batch(event))
+        residency.slot(slot).ingest(seqs[slot], wires[slot].batch(event))
         seqs[slot] += 1
         resident[slot] |= {tuple(bits[: end + 1]) for end in range(len(bits))}
     for ticket, (slot, bits, release) in enumerate(reservations):
-        residency.reserve(slot, ids_prompt(tokens_of(bits)), ticket)
+        residency.slot(slot).reserve(ids_prompt(tokens_of(bits)), ticket)
         reserved[slot].append((ticket, bits, release))
     for slot in range(4):
         for ticket, _, release in reserved[slot]:
             if release:
-                residency.release(slot, ticket)
+                residency.slot(slot).release(ticket)
         reserved[slot] = [
             {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in reserved[slot] if not gone
         ]
@@ -154,10 +153,10 @@ def modelled(capacity=1000, **more):
 
 
 def serve(residency, prompt, generated=0, cached=None, ticket=1, slot=0):
-    residency.reserve(slot, prompt, ticket)
-    residency.first_token(slot, ticket)
-    residency.finished(slot, prompt, generated, cached, ticket)
-    residency.release(slot, ticket)
+    residency.slot(slot).reserve(prompt, ticket)
+    residency.slot(slot).first_token(ticket)
+    residency.slot(slot).finished(prompt, generated, cached, ticket)
+    residency.slot(slot).release(ticket)
 
 
 @pytest.mark.parametrize("prompt", [ids_prompt, text_prompt])
@@ -167,7 +166,7 @@ def test_a_worker_without_events_is_modelled(prompt):
     match = residency.match(prompt([*TOKENS, *range(20)]), [0])[0]
     assert (match.tokens, match.reserved_tokens, match.residency) == (32, 0, Residency.APPROXIMATE)
     assert residency.match(prompt(TOKENS), [0])[0].tokens == 20
-    assert residency.state(0).blocks == 8
+    assert residency.slot(0).state().blocks == 8
 
 
 def test_ids_and_text_do_not_mix():
@@ -205,9 +204,9 @@ def test_a_larger_report_extends_the_model():
 def test_requests_finished_after_the_reservation_survive_a_correction():
     residency = modelled()
     serve(residency, ids_prompt(TOKENS[:8]))
-    residency.reserve(0, ids_prompt([*TOKENS[:8], *range(8)]), 7)
+    residency.slot(0).reserve(ids_prompt([*TOKENS[:8], *range(8)]), 7)
     serve(residency, ids_prompt(TOKENS), ticket=8)
-    residency.finished(0, ids_prompt([*TOKENS[:8], *range(8)]), 0, 0, 7)
+    residency.slot(0).finished(ids_prompt([*TOKENS[:8], *range(8)]), 0, 0, 7)
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
 
 
@@ -222,13 +221,13 @@ def test_a_text_prediction_has_a_tolerance():
 
 def test_a_request_cut_off_while_running_leaves_its_prompt():
     residency = modelled()
-    residency.reserve(0, ids_prompt(TOKENS), 1)
-    residency.release(0, 1)
+    residency.slot(0).reserve(ids_prompt(TOKENS), 1)
+    residency.slot(0).release(1)
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 0
-    residency.reserve(0, ids_prompt(TOKENS), 2)
-    residency.first_token(0, 2)
-    residency.first_token(0, 2)
-    residency.release(0, 2)
+    residency.slot(0).reserve(ids_prompt(TOKENS), 2)
+    residency.slot(0).first_token(2)
+    residency.slot(0).first_token(2)
+    residency.slot(0).release(2)
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
@@ -238,7 +237,7 @@ def test_several_prompts_in_one_body_store_the_blocks_of_one():
     chain = ids_prompt(TOKENS)
     prompt = Prompt(60, PromptSource.IDS, chain.chain, multiple=True)
     serve(residency, prompt, generated=40, cached=0)
-    assert residency.state(0).blocks == 6
+    assert residency.slot(0).state().blocks == 6
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
 
 
@@ -259,47 +258,47 @@ def test_the_models_are_bounded_together():
 
 def test_an_unknown_capacity_is_assumed_and_reported():
     residency = modelled(capacity=None)
-    assert "32768 tokens are assumed" in residency.state(0).reason
-    assert "--kv-events-config" in residency.state(0).reason
+    assert "32768 tokens are assumed" in residency.slot(0).state().reason
+    assert "--kv-events-config" in residency.slot(0).state().reason
     for number in range(2000):
         serve(residency, ids_prompt([number, *TOKENS[1:]]))
-    assert residency.state(0).blocks == 8192
-    residency.configure(0, capacity_blocks=100)
-    assert residency.state(0).blocks == 99, "vLLM keeps one for itself"
-    assert "assumed" not in residency.state(0).reason
+    assert residency.slot(0).state().blocks == 8192
+    residency.slot(0).configure(capacity_blocks=100)
+    assert residency.slot(0).state().blocks == 99, "vLLM keeps one for itself"
+    assert "assumed" not in residency.slot(0).state().reason
 
 
 def test_another_block_size_starts_the_model_over():
     residency = modelled()
     serve(residency, ids_prompt(TOKENS))
-    residency.reserve(0, ids_prompt(TOKENS), 5)
-    residency.first_token(0, 5)
-    residency.configure(0, block_size=8)
-    residency.release(0, 5)
+    residency.slot(0).reserve(ids_prompt(TOKENS), 5)
+    residency.slot(0).first_token(5)
+    residency.slot(0).configure(block_size=8)
+    residency.slot(0).release(5)
     serve(residency, ids_prompt(TOKENS))
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
-    assert residency.state(0).block_size == 8
+    assert residency.slot(0).state().block_size == 8
 
 
 def test_events_can_be_switched_on_and_off(wire):
     residency = modelled()
     serve(residency, ids_prompt(TOKENS))
-    residency.configure(0, events=True, capacity_blocks=50)
-    assert residency.state(0).residency is Residency.APPROXIMATE
-    assert residency.state(0).reason == "KV events cannot be reached; its cache is modelled"
-    assert residency.link_up(0).replay_from == 0
-    assert "waiting for a replay" in residency.state(0).reason
-    residency.replay_ended(0, True)
-    assert residency.state(0).residency is Residency.EXACT
-    residency.ingest(0, 0, wire.batch(wire.stored(LONGER), ts=12.5))
-    assert residency.state(0).reason == "1 event batches applied"
-    assert (residency.state(0).next_seq, residency.state(0).last_event_ts_s) == (1, 12.5)
+    residency.slot(0).configure(events=True, capacity_blocks=50)
+    assert residency.slot(0).state().residency is Residency.APPROXIMATE
+    assert residency.slot(0).state().reason == "KV events cannot be reached; its cache is modelled"
+    assert residency.slot(0).link_up().replay_from == 0
+    assert "waiting for a replay" in residency.slot(0).state().reason
+    residency.slot(0).replay_ended(True)
+    assert residency.slot(0).state().residency is Residency.EXACT
+    residency.slot(0).ingest(0, wire.batch(wire.stored(LONGER), ts=12.5))
+    assert residency.slot(0).state().reason == "1 event batches applied"
+    assert (residency.slot(0).state().next_seq, residency.slot(0).state().last_event_ts_s) == (1, 12.5)
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 32
-    residency.link_lost(0)
+    residency.slot(0).link_lost()
     assert residency.match(ids_prompt(LONGER), [0])[0].residency is Residency.UNKNOWN
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 32, "the last known state"
-    residency.configure(0, events=False)
-    assert residency.state(0).residency is Residency.APPROXIMATE
+    residency.slot(0).configure(events=False)
+    assert residency.slot(0).state().residency is Residency.APPROXIMATE
     assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24, "what the model kept"
 
 
@@ -309,19 +308,19 @@ def test_the_model_is_used_until_the_publisher_is_reached():
     serve(residency, ids_prompt(TOKENS))
     match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
-    residency.events_from(0, "tcp://w:5557")
-    assert residency.state(0).reason == "KV events cannot be reached at tcp://w:5557; its cache is modelled"
-    assert residency.state(0).blocks == 6
+    residency.slot(0).events_from("tcp://w:5557")
+    assert residency.slot(0).state().reason == "KV events cannot be reached at tcp://w:5557; its cache is modelled"
+    assert residency.slot(0).state().blocks == 6
 
 
 def test_a_view_without_a_replay_is_unverified(wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
-    residency.link_up(0)
-    residency.replay_ended(0, False)
-    assert "no event since" in residency.state(0).reason
-    residency.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
-    assert residency.state(0).residency is Residency.EXACT
+    residency.slot(0).link_up()
+    residency.slot(0).replay_ended(False)
+    assert "no event since" in residency.slot(0).state().reason
+    residency.slot(0).ingest(0, wire.batch(wire.stored(TOKENS)))
+    assert residency.slot(0).state().residency is Residency.EXACT
 
 
 @pytest.mark.parametrize(
@@ -336,20 +335,20 @@ def test_a_view_without_a_replay_is_unverified(wire):
 def test_the_self_test_overrides_the_view(wire, verdict, residency, tokens):
     found = ResidencyMap()
     exact_slot(found, 0, wire, TOKENS)
-    found.set_self_test(0, verdict, "because of a trial")
+    found.slot(0).tested(verdict, "because of a trial")
     match = found.match(ids_prompt(LONGER), [0])[0]
     assert (match.residency, match.tokens) == (residency, tokens)
-    assert "because of a trial" in found.state(0).reason
+    assert "because of a trial" in found.slot(0).state().reason
 
 
 def test_the_reason_counts_replays(wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
-    residency.ingest(0, 0, wire.batch())
-    assert residency.ingest(0, 2, wire.batch()).replay_from == 1
-    residency.ingest(0, 1, wire.batch(), replayed=True)
-    residency.replay_ended(0, True)
-    assert residency.state(0).reason == "3 event batches applied, 1 of them replayed"
+    residency.slot(0).ingest(0, wire.batch())
+    assert residency.slot(0).ingest(2, wire.batch()).replay_from == 1
+    residency.slot(0).ingest(1, wire.batch(), replayed=True)
+    residency.slot(0).replay_ended(True)
+    assert residency.slot(0).state().reason == "3 event batches applied, 1 of them replayed"
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -358,13 +357,13 @@ def test_one_recomputing_request_makes_one_copy(wire, released):
     residency = ResidencyMap()
     exact_slot(residency, 0, wire, TOKENS)
     prompt, hashes = ids_prompt(TOKENS), wire.hashes(TOKENS)
-    residency.reserve(0, prompt, 7, 0, recomputes=True)
+    residency.slot(0).reserve(prompt, 7, 0, recomputes=True)
     if released:
-        residency.release(0, 7)
+        residency.slot(0).release(7)
     for seq in range(1, 3):
-        residency.ingest(0, seq, wire.batch(wire.stored(TOKENS)))
+        residency.slot(0).ingest(seq, wire.batch(wire.stored(TOKENS)))
     copies = 1 if released else 2
     for seq in range(copies):
         assert residency.match(prompt, [0])[0].tokens == 20
-        residency.ingest(0, 3 + seq, wire.batch(wire.removed(hashes)))
+        residency.slot(0).ingest(3 + seq, wire.batch(wire.removed(hashes)))
     assert residency.match(prompt, [0])[0].tokens == 0

@@ -34,7 +34,7 @@ class Site:
 
     def blocks(self):
         residency, fleet = self.system.residency, self.system.fleet
-        return [residency.state(fleet.get(name).candidates[0].slot).blocks for name in self.ids]
+        return [residency.slot(fleet.get(name).candidates[0].slot).state().blocks for name in self.ids]
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, watching):
         endpoint = its.follow(at.url)
         await eventually(lambda: len(endpoint.candidates) == 2)
         slots = [candidate.slot for candidate in endpoint.candidates]
-        await eventually(lambda: all(residency.state(slot).residency is Residency.EXACT for slot in slots))
+        await eventually(lambda: all(residency.slot(slot).state().residency is Residency.EXACT for slot in slots))
         for index, ids in enumerate(tokens):
             found = residency.match(wire.prompt_of([*ids, 1]), slots)
             assert [found[slot].tokens for slot in slots] == [8 * (index == 0), 8 * (index == 1)]
@@ -60,5 +60,5 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, watching):
 
         pages["/metrics"], pages["/kv_event_sources"] = metrics_page((2,)), json.dumps({"2": sources["2"]})
         await eventually(lambda: len(endpoint.candidates) == 1)
-        await eventually(lambda: residency.state(endpoint.candidates[0].slot).residency is Residency.EXACT)
+        await eventually(lambda: residency.slot(endpoint.candidates[0].slot).state().residency is Residency.EXACT)
         assert list(its.watcher.statistics()["endpoints"][endpoint.id]["subscriptions"]) == [endpoint.id]

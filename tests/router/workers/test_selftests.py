@@ -45,13 +45,16 @@ class Bench:
             clock=lambda: self.now_s,
             config=SimpleNamespace(residency=SimpleNamespace(self_test=True)),
             self_test_lock=None,
-            residency=SimpleNamespace(set_self_test=lambda slot, verdict, reason, blind: self.views.append(verdict)),
+            residency=SimpleNamespace(slot=lambda slot: self),
             identity=None,
             metrics=WatchMetrics(Registry()),
         )
         endpoint = SimpleNamespace(id="w", endpoint=None, candidates=(self.candidate,), ranks=None)
         linked = SimpleNamespace(linked=True, why_not=lambda candidate: None)
         self.tests = SelfTests(around, None, endpoint, linked)
+
+    def tested(self, verdict: Residency, reason: str, *, blind: bool) -> None:
+        self.views.append(verdict)
 
     async def runs_after(self, passed_s: float) -> int:
         """Tests made when so much time has passed and the probes have looked again."""

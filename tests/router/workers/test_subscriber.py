@@ -53,7 +53,7 @@ def held(wire, residency, tokens):
 
 
 def trusted(residency):
-    return residency.state(0).residency is Residency.EXACT
+    return residency.slot(0).state().residency is Residency.EXACT
 
 
 def keep_alive_of(socket):
@@ -105,7 +105,7 @@ async def test_a_gap_without_a_replay_socket_restarts_the_view(wire, publisher, 
         publisher.publish(wire.stored(SECOND, 11), drop=True)
         publisher.publish(wire.stored(THIRD, 21))
         await eventually(lambda: held(wire, residency, THIRD) == 8)
-        state = residency.state(0)
+        state = residency.slot(0).state()
         assert state.residency is Residency.APPROXIMATE and "missed" in state.reason
         assert "unavailable" in metrics.replays
 
@@ -118,7 +118,7 @@ async def test_an_incomplete_replay_is_partial(wire, publisher, context, pump, r
         await eventually(lambda: metrics.replays)
         assert metrics.replays == ["partial"]
         assert residency.statistics()["slots"][0]["gaps"] == 1
-        assert residency.state(0).residency is Residency.APPROXIMATE
+        assert residency.slot(0).state().residency is Residency.APPROXIMATE
 
 
 async def _hears(wire, publisher, residency):
@@ -137,7 +137,7 @@ async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, 
     with following(publisher, context, pump, residency, metrics, replay_idle_s=0.05) as subscriber:
         await eventually(lambda: "timeout" in metrics.replays)
         await eventually(lambda: not subscriber.statistics()["replaying"])
-        state = residency.state(0)
+        state = residency.slot(0).state()
         assert state.residency is Residency.APPROXIMATE and "no replay to show what was missed" in state.reason
         publisher.mute = False
         publisher.publish(wire.stored(FIRST, 1))
@@ -155,7 +155,10 @@ async def test_a_worker_restarted_on_the_same_port_gets_a_new_view(wire, context
         await settled(wire, residency, SECOND)
         publisher.close()
         await eventually(lambda: subscriber.lost)
-        assert residency.state(0).residency is Residency.UNKNOWN and "connection" in residency.state(0).reason
+        assert (
+            residency.slot(0).state().residency is Residency.UNKNOWN
+            and "connection" in residency.slot(0).state().reason
+        )
         again = wire.Publisher(context, *ports)
         again.publish(wire.stored(THIRD, 1))
         await settled(wire, residency, THIRD)

@@ -31,7 +31,7 @@ def system(watching):
 
 
 def view(system, endpoint):
-    return system.residency.state(endpoint.candidates[0].slot)
+    return system.residency.slot(endpoint.candidates[0].slot).state()
 
 
 def lines(caplog, event):
@@ -86,7 +86,7 @@ async def test_an_unnoticed_restart_clears_the_approximate_view(wire, system, me
     await eventually(lambda: metrics.verdicts == ["approximate"])
     prompt = wire.prompt_of(list(range(100)))
     slot = endpoint.candidates[0].slot
-    its.residency.finished(slot, prompt, 1, 0)
+    its.residency.slot(slot).finished(prompt, 1, 0)
     assert its.residency.match(prompt, [slot])[slot].tokens == 96
     await first.kill()
     async with serving(replace(settings, port=first.bound.port)):

@@ -45,8 +45,8 @@ class Site:
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
             self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-            self.residency.link_up(self.at(port).slot)
-            self.residency.replay_ended(self.at(port).slot, True)
+            self.residency.slot(self.at(port).slot).link_up()
+            self.residency.slot(self.at(port).slot).replay_ended(True)
         self._seq = dict.fromkeys(roles, 0)
 
     def at(self, port):
@@ -55,7 +55,7 @@ class Site:
 
     def hold(self, port, tokens=HELD, medium="CPU", removed=()):
         events = [WIRE.stored(list(tokens), medium=medium), WIRE.removed(list(removed), medium)]
-        self.residency.ingest(self.at(port).slot, self._seq[port], WIRE.batch(*events))
+        self.residency.slot(self.at(port).slot).ingest(self._seq[port], WIRE.batch(*events))
         self._seq[port] += 1
 
     def busy(self, port, prompt, count=1):

@@ -20,7 +20,7 @@ class One:
         self.seq = 0
 
     def send(self, *events):
-        outcome = self.map.ingest(0, self.seq, self.wire.batch(*events))
+        outcome = self.map.slot(0).ingest(self.seq, self.wire.batch(*events))
         self.seq += 1
         return outcome
 
@@ -89,12 +89,12 @@ def test_orphans_are_attached_when_their_parent_arrives(one):
     hashes = one.wire.hashes(TOKENS)
     one.send(one.wire.stored(TOKENS, 4), one.wire.stored(TOKENS[:16], 2), one.wire.removed(hashes[-1:]))
     assert one.match().tokens == 0
-    assert "4 blocks wait for their parents" in one.map.state(0).reason
+    assert "4 blocks wait for their parents" in one.map.slot(0).state().reason
     one.send(one.wire.stored(TOKENS[:8]))
     assert one.match().tokens == 20
     assert one.figures["orphan_blocks"] == one.figures["orphan_bytes"] == 0
     one.send(one.wire.removed(hashes[:5]))
-    assert one.map.state(0).blocks == 0
+    assert one.map.slot(0).state().blocks == 0
 
 
 def test_orphans_are_bounded(one, monkeypatch):
@@ -111,7 +111,7 @@ def test_orphans_are_bounded(one, monkeypatch):
 def test_removals_of_blocks_never_seen_are_counted(one):
     one.send(one.wire.stored(TOKENS[:4]), one.wire.removed([1, 2, 3]))
     assert one.figures["unknown_removals"] == 3
-    assert one.map.state(0).residency is Residency.EXACT
+    assert one.map.slot(0).state().residency is Residency.EXACT
 
 
 def test_extra_keys_split_the_cache():
@@ -136,7 +136,7 @@ def test_only_full_attention_groups_are_indexed(one):
         one.wire.stored(TOKENS, group_idx=1, kv_cache_spec_kind="sliding_window"),
     )
     assert one.match().tokens == 24 and one.match().residency is Residency.APPROXIMATE
-    assert "sliding_window" in one.map.state(0).reason
+    assert "sliding_window" in one.map.slot(0).state().reason
     one.send(one.wire.removed(one.wire.hashes(TOKENS), group=1))
     assert one.match().tokens == 24
     one.send(one.wire.removed(one.wire.hashes(TOKENS), group=0))
@@ -178,13 +178,13 @@ def test_remote_stores_do_not_count_as_the_workers_gpu():
 def test_the_block_size_comes_from_the_events():
     one = One(Wire("map", block_size=8), capacity=10)
     one.send(one.wire.stored(TOKENS))
-    assert (one.map.state(0).block_size, one.map.state(0).capacity_blocks) == (8, 5)
+    assert (one.map.slot(0).state().block_size, one.map.slot(0).state().capacity_blocks) == (8, 5)
     assert one.match().tokens == 24
-    one.map.configure(0, block_size=4, capacity_blocks=20)
-    assert (one.map.state(0).block_size, one.map.state(0).capacity_blocks) == (8, 10)
+    one.map.slot(0).configure(block_size=4, capacity_blocks=20)
+    assert (one.map.slot(0).state().block_size, one.map.slot(0).state().capacity_blocks) == (8, 10)
     one.send(Wire("map").stored(TOKENS))
-    assert one.map.state(0).residency is Residency.APPROXIMATE
-    assert "mixed" in one.map.state(0).reason
+    assert one.map.slot(0).state().residency is Residency.APPROXIMATE
+    assert "mixed" in one.map.slot(0).state().reason
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_an_invalid_event_is_counted(change):
     one.send(one.wire.stored(TOKENS) | change, one.wire.stored([7, *TOKENS[1:]]))
     assert one.match([7, *TOKENS[1:], 1]).tokens == 24
     assert one.figures["malformed_events"] == 1
-    assert one.map.state(0).residency is Residency.APPROXIMATE
+    assert one.map.slot(0).state().residency is Residency.APPROXIMATE
     one.send(one.wire.cleared())
-    assert one.map.state(0).residency is Residency.EXACT
+    assert one.map.slot(0).state().residency is Residency.EXACT
 
 
 def test_unknown_event_types_are_counted_and_ignored(one):
@@ -210,15 +210,15 @@ def test_unknown_event_types_are_counted_and_ignored(one):
 def test_lookahead_makes_the_view_approximate():
     one = One(Wire("map"))
     one.send(one.wire.stored(TOKENS, lookahead_token_ids=[[1]] * 6))
-    assert one.match().residency is Residency.APPROXIMATE and "looked-ahead" in one.map.state(0).reason
+    assert one.match().residency is Residency.APPROXIMATE and "looked-ahead" in one.map.slot(0).state().reason
 
 
 def test_more_blocks_than_fit_are_a_leak(wire):
     one = One(wire, capacity=16)
     for first in range(20):
         one.send(one.wire.stored([first, *TOKENS[1:]]))
-    assert one.map.state(0).blocks <= 32
-    assert "removals must be missing" in one.map.state(0).reason
+    assert one.map.slot(0).state().blocks <= 32
+    assert "removals must be missing" in one.map.slot(0).state().reason
     assert one.match([19, *TOKENS[1:], 1]).tokens == 24
     assert one.match([0, *TOKENS[1:], 1]).tokens == 0
 
@@ -231,12 +231,12 @@ def test_media_are_bounded(one):
 
 def test_a_garbled_batch_makes_the_view_approximate_until_a_clear(one):
     one.send(one.wire.stored(TOKENS))
-    assert one.map.ingest(0, 1, b"\xc1").outcome == "rejected"
+    assert one.map.slot(0).ingest(1, b"\xc1").outcome == "rejected"
     one.seq = 2
     assert one.match().residency is Residency.APPROXIMATE and one.match().tokens == 0
     one.send(one.wire.stored([5, *TOKENS[1:]]))
     assert one.match([5, *TOKENS[1:], 1]).tokens == 24
-    assert "could not be read" in one.map.state(0).reason
+    assert "could not be read" in one.map.slot(0).state().reason
     one.send(one.wire.cleared())
-    assert one.map.state(0).residency is Residency.EXACT
+    assert one.map.slot(0).state().residency is Residency.EXACT
     assert one.figures["decode_errors"] == 1

@@ -26,27 +26,27 @@ class Lossy:
         self.wire = wire
         self.map = ResidencyMap(relearn_blocks_per_s=RATE)
         self.map.add(0, "w:1", 4, capacity, True)
-        self.map.ingest(0, 7, wire.batch())
-        self.map.replay_ended(0, False)
+        self.map.slot(0).ingest(7, wire.batch())
+        self.map.slot(0).replay_ended(False)
         self.seq = 8
         self.ticket = 0
         self.now_s = 0.0
 
     def send(self, *events):
-        self.map.ingest(0, self.seq, self.wire.batch(*events))
+        self.map.slot(0).ingest(self.seq, self.wire.batch(*events))
         self.seq += 1
 
     def reserve(self, tokens):
         self.ticket += 1
-        self.map.reserve(0, ids_prompt(tokens), self.ticket)
+        self.map.slot(0).reserve(ids_prompt(tokens), self.ticket)
         return self.ticket
 
     def asks(self, tokens):
         return self.map.asks_again(0, self.reserve(tokens), self.now_s)
 
     def end(self, tokens, ticket, cached=None):
-        self.map.finished(0, ids_prompt(tokens), 0, cached, ticket)
-        self.map.release(0, ticket)
+        self.map.slot(0).finished(ids_prompt(tokens), 0, cached, ticket)
+        self.map.slot(0).release(ticket)
 
     def held(self, tokens):
         return self.map.match(ids_prompt(tokens), [0])[0].tokens
@@ -57,7 +57,7 @@ class Lossy:
 
     @property
     def residency(self):
-        return self.map.state(0).residency
+        return self.map.slot(0).state().residency
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_an_unknown_prompt_asks_and_is_known_afterwards(lossy, wire):
     assert lossy.held(TOKENS) == 24
     assert lossy.figures["relearn_asks"] == 1 and lossy.figures["relearn_unanswered"] == 0
     assert lossy.figures["relearned_blocks"] == lossy.figures["reannounced_blocks"] == 6
-    assert "6 of them announced again" in lossy.map.state(0).reason
+    assert "6 of them announced again" in lossy.map.slot(0).state().reason
     assert not lossy.asks(TOKENS), "all of it is known"
 
 
@@ -100,8 +100,8 @@ def test_blocks_known_from_reports_alone_are_asked_for(lossy):
 def test_an_exact_view_asks_nothing(wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
-    view.ingest(0, 0, wire.batch())
-    view.reserve(0, ids_prompt(TOKENS), 1)
+    view.slot(0).ingest(0, wire.batch())
+    view.slot(0).reserve(ids_prompt(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0)
     assert not view.asks_again(0, 99, 0.0) and not view.asks_again(7, 1, 0.0)
 
@@ -109,15 +109,15 @@ def test_an_exact_view_asks_nothing(wire):
 def test_no_request_asks_while_the_link_is_down(wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
-    view.reserve(0, ids_prompt(TOKENS), 1)
+    view.slot(0).reserve(ids_prompt(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0), "no link"
-    view.link_up(0)
-    view.reserve(0, ids_prompt(TOKENS), 2)
+    view.slot(0).link_up()
+    view.slot(0).reserve(ids_prompt(TOKENS), 2)
     assert not view.asks_again(0, 2, 0.0), "a replay is under way"
-    view.replay_ended(0, False)
-    view.reserve(0, ids_prompt(TOKENS), 3)
+    view.slot(0).replay_ended(False)
+    view.slot(0).reserve(ids_prompt(TOKENS), 3)
     assert view.asks_again(0, 3, 0.0), "no replay, and no event so far"
-    view.link_lost(0)
+    view.slot(0).link_lost()
     assert not view.asks_again(0, 3, 0.0)
 
 
@@ -127,7 +127,7 @@ def test_prompts_of_less_than_two_usable_blocks_do_not_ask(lossy, tokens):
 
 
 def test_texts_do_not_ask(lossy):
-    lossy.map.reserve(0, text_prompt(TOKENS), 1)
+    lossy.map.slot(0).reserve(text_prompt(TOKENS), 1)
     assert not lossy.map.asks_again(0, 1, 0.0)
 
 
@@ -208,10 +208,10 @@ def test_a_single_block_continued_in_the_same_step_adds_no_copy(wire):
     """Another gateway's request asked; this gateway's view is exact."""
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
-    view.ingest(0, 0, wire.batch(wire.stored(TOKENS[:4])))
-    view.ingest(0, 1, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS[:12], 1)))
+    view.slot(0).ingest(0, wire.batch(wire.stored(TOKENS[:4])))
+    view.slot(0).ingest(1, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS[:12], 1)))
     assert view.statistics()["slots"][0]["copies_beyond_the_first"] == 0
-    view.ingest(0, 2, wire.batch(wire.stored(TOKENS[:4])))
+    view.slot(0).ingest(2, wire.batch(wire.stored(TOKENS[:4])))
     assert view.statistics()["slots"][0]["copies_beyond_the_first"] == 1, "a prompt of one block, computed again"
 
 
@@ -274,7 +274,7 @@ def test_blocks_with_a_possible_second_copy_are_no_witnesses(lossy):
 
 
 def interrupt_by_unasked(lossy):
-    lossy.map.release(0, lossy.reserve([7] * 40))
+    lossy.map.slot(0).release(lossy.reserve([7] * 40))
 
 
 def interrupt_by_running(lossy):
@@ -334,8 +334,8 @@ def test_an_announcement_may_arrive_after_the_response(lossy):
 
 def test_another_loss_restarts_relearning_and_a_reset_ends_it(lossy):
     relearned(lossy)
-    lossy.map.ingest(0, lossy.seq + 3, lossy.wire.batch())
-    lossy.map.replay_ended(0, False)
+    lossy.map.slot(0).ingest(lossy.seq + 3, lossy.wire.batch())
+    lossy.map.slot(0).replay_ended(False)
     lossy.seq += 4
     assert lossy.residency is Residency.APPROXIMATE and lossy.held(TOKENS) == 0
     lossy.send(lossy.wire.cleared())

@@ -24,7 +24,7 @@ def by_hash(wire, hashes, block_size=0, **fields):
 
 
 def test_a_row_of_clears_is_one(one):
-    view = one.map._slots[0].event_feed.view
+    view = one.map._slots[0].event_feed.exact
     departures = view.block_copies.bit
     one.send(*[one.wire.cleared()] * 1_000, one.wire.stored(TOKENS), one.wire.cleared(), one.wire.stored(TOKENS))
     assert one.match().tokens == 24
@@ -64,7 +64,7 @@ def test_unknown_hashes_are_skipped(one):
 
 
 def test_hits_below_the_gpu_are_expected_once_blocks_were_skipped(one):
-    view = one.map._slots[0].event_feed.view
+    view = one.map._slots[0].event_feed.exact
     assert not view.has_slower_tiers
     one.send(by_hash(one.wire, UNKNOWN))
     assert view.has_slower_tiers
@@ -76,7 +76,7 @@ def test_another_block_size_below_leaves_the_gpus_size_alone(wire, first):
     coarse = Wire(wire.shape, salt="below", block_size=8).stored(TOKENS, medium="CPU")
     fine = wire.stored(TOKENS)
     one.send(*((coarse, fine) if first else (fine, coarse)))
-    assert (one.map.state(0).block_size, one.match().tokens) == (4, 24)
+    assert (one.map.slot(0).state().block_size, one.match().tokens) == (4, 24)
     still_exact(one, 3)
 
 
