@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from loadtest.bench.measures import events, memory, requests
 from loadtest.bench.measures.catalogue import FIGURES, STREAMS
-from loadtest.bench.proxies.peers import ROUTERS
+from loadtest.bench.proxies.against import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results
 

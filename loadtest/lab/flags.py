@@ -16,7 +16,7 @@ from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, flag
 from loadtest.lab.policies import parse_policy
-from loadtest.sim.handover import HandoverSetting, handover_rule
+from loadtest.sim.handover import HandoverSetting
 from policies.registry import PolicyError, build_policy, policy_names
 from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL
 
@@ -65,7 +65,7 @@ def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], 
 
 
 def _register_handover(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("KV handover", "workers with roles; the last three need --roles")
+    group = parser.add_argument_group("KV handover", "workers with roles; the others need --roles")
     group.add_argument(
         "--roles",
         type=roles,
@@ -180,15 +180,6 @@ def roles(text: str) -> dict[str, int]:
     return found
 
 
-def handover(text: str) -> str:
-    """Parse the rule of KV handovers."""
-    try:
-        handover_rule(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
 def seconds(text: str) -> float:
     """Parse a number of at least 0."""
     return _within(text, lambda value: 0.0 <= value < inf, "a time; write seconds, 0 or more")
@@ -205,13 +196,6 @@ def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
 
 
 _HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
-    "--handover": (
-        "rule",
-        handover,
-        "RULE",
-        "the requests that two workers share: cost (the gateway's own rule, the default), always, never, or"
-        " above=N: those of which the decode worker lacks more than N tokens",
-    ),
     "--transfer-tokens-per-s": (
         "tokens_per_s",
         above_zero,

@@ -41,7 +41,7 @@ def _roles(setting: Setting) -> str:
     if handover is None:
         return ""
     counts = ", ".join(f"{count} {role}" for role, count in Counter(handover.roles).items())
-    return f" ({counts}; KV handover: {handover.rule})"
+    return f" ({counts})"
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:

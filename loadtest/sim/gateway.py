@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.handover import CONNECTOR_NAME, HandoverSetting, Network, handover_rule
+from loadtest.sim.handover import CONNECTOR_NAME, RULES, HandoverSetting, Network
 from loadtest.sim.link import EventLink
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
@@ -89,7 +89,7 @@ class SimulatedGateway:
         self._usage_draws = Random(f"usage {seed}")
         self._handover = handover
         self.network = network
-        self._pays = handover_rule("never" if handover is None else handover.rule)
+        self._pays = RULES["never" if handover is None else handover.rule]
         config = None if handover is None else handover.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -14,14 +14,13 @@ from router.placement.handover.planner import PlannedHandover
 
 CONNECTOR_NAME: Final = "nixl_pull"
 """The workers' KV connector, which decides in what order the steps of a handover come."""
-ABOVE = "above="
 _DONE_TOKENS = 1e-3
 """A rest that is only a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverSetting:
-    """Roles of the first workers, and how KV caches move. `rule` is that of `handover_rule`.
+    """Roles of the first workers, and how KV caches move. `rule` is one of `RULES`.
 
     Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
     """
@@ -42,27 +41,12 @@ class HandoverSetting:
         return Network(time, self.tokens_per_s, self.latency_s)
 
 
-def handover_rule(text: str) -> Callable[[PlannedHandover], bool]:
-    """Return the rule that decides whether the cheapest pair is used.
-
-    ``cost`` is the gateway's own. ``always`` uses it, ``never`` does not. ``above=N`` uses it if the decode worker
-    lacks more than N tokens of the prompt, as llm-d's threshold does.
-
-    Raises:
-        ValueError: there is no such rule.
-    """
-    threshold = text.removeprefix(ABOVE)
-    if threshold != text and threshold.isdecimal():
-        tokens = int(threshold)
-        return lambda planned: float(planned.decode.fleet.uncached_tokens[planned.cost.decode]) > tokens
-    rules: dict[str, Callable[[PlannedHandover], bool]] = {
-        "cost": lambda planned: planned.cost.pays,
-        "always": lambda planned: True,
-        "never": lambda planned: False,
-    }
-    if text not in rules:
-        raise ValueError(f"{text!r} is no handover rule; write {', '.join(rules)} or {ABOVE}N, with N tokens")
-    return rules[text]
+RULES: Mapping[str, Callable[[PlannedHandover], bool]] = {
+    "cost": lambda planned: planned.cost.pays,
+    "always": lambda planned: True,
+    "never": lambda planned: False,
+}
+"""Whether the cheapest pair is used: by the gateway's own rule, always or never."""
 
 
 class Transfer:

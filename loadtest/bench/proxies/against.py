@@ -8,13 +8,18 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from loadtest.bench.proxies import peers, warmroute
+from loadtest.bench.frames import MODEL
+from loadtest.bench.proxies import warmroute
 from loadtest.bench.proxies.entrant import Entrant, NotInstalled, Place, Proxy
 from loadtest.bench.proxies.installed import PROGRAMS, installed
 from loadtest.bench.results import Row
+from loadtest.compare.contenders import PEERS, Site, Worker, parse_contender, running_router
+from loadtest.fleet.ports import free_ports
+
+ROUTERS = tuple(PEERS)
 
 HELP = (
-    f"{', '.join(peers.ROUTERS)} (with cache_aware, or with the policy in NAME:POLICY), {', '.join(PROGRAMS)}, direct"
+    f"{', '.join(ROUTERS)} (with cache_aware, or with the policy in NAME:POLICY), {', '.join(PROGRAMS)}, direct"
     " (no proxy), defaults (this gateway without --everything-on), or LABEL=DIR, an environment with another Warmroute,"
     " as in compiled=.venv-compiled"
 )
@@ -56,8 +61,8 @@ def _named(name: str, everything_on: bool, peers_env: Path) -> tuple[str, Callab
     router, _, policy = name.partition(":")
     if given:
         return f"warmroute {label}", partial(warmroute.other, f"warmroute {label}", Path(folder), everything_on)
-    if router in peers.ROUTERS:
-        return router, partial(peers.router, router, policy or "cache_aware", peers_env)
+    if router in ROUTERS:
+        return router, partial(_router, router, policy or "cache_aware", peers_env)
     if name in PROGRAMS:
         return name, partial(installed, name, peers_env)
     if name == "direct":
@@ -73,3 +78,25 @@ def _direct() -> Entrant:
         yield Proxy("direct", place.worker_urls[0], os.getpid(), place.worker_urls[0])
 
     return Entrant("direct", "", "no proxy: the clients talk to the stand-in", start)
+
+
+def _router(name: str, policy: str, environment: Path) -> Entrant:
+    """Return a router with one of its policies.
+
+    Raises:
+        NotInstalled: it is not in the environment.
+    """
+    contender = parse_contender(f"{name}:{policy}")
+    version = contender.version(environment.absolute())
+    if version is None:
+        raise NotInstalled("not installed (make peers-env)")
+
+    @contextmanager
+    def start(place: Place) -> Iterator[Proxy]:
+        port = free_ports(2)
+        workers = tuple(Worker(url, 0) for url in place.worker_urls)
+        site = Site(port, port + 1, workers, MODEL, environment.absolute())
+        with running_router(contender, site, place.folder / f"{name}.log") as process:
+            yield Proxy(name, site.url, process.pid, place.worker_urls[0])
+
+    return Entrant(name, version, policy, start)

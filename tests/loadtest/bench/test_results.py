@@ -11,7 +11,7 @@ from loadtest.bench.measures import requests
 from loadtest.bench.measures.catalogue import FIGURES, KINDS, NAMES, chosen
 from loadtest.bench.measures.sample import Sample
 from loadtest.bench.page import page
-from loadtest.bench.proxies.peers import ROUTERS
+from loadtest.bench.proxies.against import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results, Row, this_machine
 

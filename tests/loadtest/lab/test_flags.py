@@ -42,17 +42,16 @@ def test_a_flag_not_given_has_the_models_default_and_every_model_has_a_flag():
 
 def test_roles_bring_handovers():
     assert setting(parsed()).handover is None
-    given = "--roles", "decode=1,prefill=2", "--handover", "above=2048", "--transfer-tokens-per-s", "5e4"
+    given = "--roles", "decode=1,prefill=2", "--transfer-tokens-per-s", "5e4"
     args = parsed(*given, workers="4")
     assert problem(args) is None
-    expected = HandoverSetting(("decode", "prefill", "prefill"), "above=2048", tokens_per_s=5e4)
+    expected = HandoverSetting(("decode", "prefill", "prefill"), tokens_per_s=5e4)
     assert setting(args).handover == expected
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--handover", "always"), "--handover needs --roles, as in --roles prefill=2,decode=2"),
         (("--transfer-latency-s", "1"), "--transfer-latency-s needs --roles"),
         (("--roles", "prefill=2,decode=1"), "--roles names 3 workers, and --workers is 2; name fewer"),
         (("--warm-up-s", "1200"), "--warm-up-s 1200 leaves nothing of --window-s 1200"),
@@ -85,7 +84,6 @@ def test_flags_that_do_not_go_together_are_named(given, says):
         ({"roles": "mixed=1"}, "has no pair of workers"),
         ({"roles": "prefill=2,prefill=1,decode=1"}, "is not ROLE=N[,ROLE=N...] with the roles prefill, decode, mixed"),
         ({"roles": "prefill=2,decode=0"}, "is not ROLE=N"),
-        ({"handover": "sometimes"}, "--handover: 'sometimes' is no handover rule; write cost, always, never or"),
         ({"timeout-s": "0"}, "--timeout-s: '0' is not a number above 0"),
     ],
     ids=str,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.sim.gateway import Delays
-from loadtest.sim.handover import HandoverSetting, handover_rule
+from loadtest.sim.handover import HandoverSetting
 from loadtest.sim.outcome import Ending
 from tests.support.simulation import Setting, simulate
 
@@ -89,12 +89,5 @@ def test_the_rules_differ_in_what_they_hand_over(play, make_call, make_session):
         return [one.prefilled_by is not None for one in play(sessions, replace(ALWAYS, rule=rule)).outcomes]
 
     assert shared("always") == [True, True]
-    assert shared("above=4") == [True, False]
     assert shared("never") == [False, False]
     assert shared("cost") == [False, False]  # an idle worker needs no help
-
-
-@pytest.mark.parametrize("rule", ["sometimes", "above=", "above=-1", "above=much"])
-def test_an_unknown_rule_is_named(rule):
-    with pytest.raises(ValueError, match=f"'{rule}' is no handover rule; write cost, always, never or above=N"):
-        handover_rule(rule)
