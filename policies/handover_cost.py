@@ -29,21 +29,31 @@ STREAM_WEIGHT = 0.1
 """Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
 
 
-class PairCost(NamedTuple):
-    """The cheapest pair, as places among the two candidate sets, and what it and the cheapest single worker cost."""
+class MoveCost(NamedTuple):
+    """The cheapest plan that moves KV cache, as rows among senders and receivers, and what it and one worker cost.
 
-    prefill: int
-    decode: int
-    pair_s: float
+    `tokens` move. The receiver then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
+    `rest_s`, behind a queue of `queue_s`. `cost_s` is infinite if no plan is possible. `delay_s` is the part of it that
+    handovers and pulls both have: all but the price of KV space.
+    """
+
+    sender: int
+    receiver: int
+    tokens: int
+    loaded_tokens: int
+    rest_s: float
+    queue_s: float
+    cost_s: float
     alone_s: float
+    delay_s: float
 
     @property
     def possible(self) -> bool:
-        return math.isfinite(self.pair_s)
+        return math.isfinite(self.cost_s)
 
     @property
     def pays(self) -> bool:
-        return self.pair_s < self.alone_s
+        return self.cost_s < self.alone_s
 
 
 class UnderWay(NamedTuple):
@@ -53,27 +63,6 @@ class UnderWay(NamedTuple):
     sends: NDArray[np.bool_]
     receives: bool
     tokens: float
-
-
-class PullCost(NamedTuple):
-    """The cheapest pull by a worker, with the place of its source, and what the worker costs with it and without it.
-
-    `tokens` move. The worker then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
-    `rest_s`. `pull_s` is infinite if no source has what the worker lacks. `delay_s` is the part of it that `PairCost`
-    has, too: all but the price of KV space.
-    """
-
-    source: int
-    tokens: int
-    loaded_tokens: int
-    rest_s: float
-    pull_s: float
-    alone_s: float
-    delay_s: float
-
-    @property
-    def pays(self) -> bool:
-        return self.pull_s < self.alone_s
 
 
 def alone_s(fleet: FleetView) -> Column:
@@ -129,10 +118,13 @@ def low_end_s(seconds: Matrix | Column, error_s: Matrix | Column) -> Matrix:
     return low_s
 
 
-def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
-    place = int(costs_s.argmin())
-    row, column = divmod(place, costs_s.shape[1])
-    return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))
+def cheapest_pair(costs_s: Matrix, decode: FleetView, alone: FleetView) -> MoveCost:
+    """Return the cheapest pair. Its decode worker computes the last token of the prompt, which costs no time."""
+    row, column = divmod(int(costs_s.argmin()), costs_s.shape[1])
+    tokens, cost_s = int(decode.uncached_tokens[column]), float(costs_s[row, column])
+    loaded_tokens = max(0, int(decode.cached_tokens[column]) + tokens - 1)
+    queue_s, single_s = float(decode.queue_wait_s[column]), float(alone_s(alone).min())
+    return MoveCost(row, column, tokens, loaded_tokens, 0.0, queue_s, cost_s, single_s, cost_s)
 
 
 def rest_share(worker: WorkerView, loaded_tokens: Column | float) -> Column:
@@ -192,7 +184,7 @@ def pull_cost(
     alike: NDArray[np.bool_],
     under_way: Sequence[UnderWay] = (),
     decode_s: float = 0.0,
-) -> PullCost:
+) -> MoveCost:
     """Return the cheapest pull by `worker`. Arrays are over the sources.
 
     Each source can serve the first `source_tokens` of the prompt. The worker has the first `own_tokens` of it in a
@@ -212,9 +204,10 @@ def pull_cost(
     source = int(costs_s.argmin())
     own_s = float(rest_share(worker, own_tokens)) * worker.prefill_s
     alone_s = float(loaded_s(worker, own_tokens, worker.queue_wait_s)) + space_s * (own_s + decode_s)
-    tokens = int(moved[source])
-    pull_s, delay_s = float(costs_s[source]), float(delays_s[source])
-    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), pull_s, alone_s, delay_s)
+    tokens, pull_s, delay_s = int(moved[source]), float(costs_s[source]), float(delays_s[source])
+    return MoveCost(
+        source, 0, tokens, own_tokens + tokens, float(rest_s[source]), worker.queue_wait_s, pull_s, alone_s, delay_s
+    )
 
 
 def space_price(worker: WorkerView) -> float:

@@ -48,13 +48,6 @@ class Roster:
             self._places = {worker: place for place, worker in enumerate(self.ids)}
         return self._places
 
-    def among(self, places: Sequence[int]) -> Roster:
-        return Roster(
-            tuple([self.ids[place] for place in places]),
-            [self.labels[place] for place in places],
-            [self.weights[place] for place in places],
-        )
-
     def __deepcopy__(self, memo: dict[int, object]) -> Roster:
         return self
 
@@ -93,7 +86,12 @@ class Fact:
         self.name = name
 
     def __get__(self, fleet: FleetView, owner: object = None) -> Column:
-        return fleet.column(self.name)
+        column = fleet._arrays.get(self.name)
+        if column is None:
+            column = fleet._arrays[self.name] = np.array(
+                [getattr(view, self.name) for view in fleet.workers], np.float64
+            )
+        return column
 
 
 class FleetView:
@@ -200,12 +198,6 @@ class FleetView:
         """
         return 0.0 if self._running_share is None else self._running_share(worker, request, blocks)
 
-    def column(self, fact: str) -> Column:
-        column = self._arrays.get(fact)
-        if column is None:
-            column = self._arrays[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
-        return column
-
     def row_of(self, worker: WorkerId) -> int | None:
         if self._workers is None:
             return self.roster.places.get(worker)
@@ -214,38 +206,13 @@ class FleetView:
                 return place
         return None
 
-    def with_lane_price_s(self, price_s: Sequence[float] | Column) -> FleetView:
-        priced = self._copy()
-        priced.lane_price_s = price_s
-        return priced
-
-    def among(self, places: Sequence[int], roster: Roster | None = None) -> FleetView:
-        """Return the fleet of the candidates at `places`, in the same form. `roster` is theirs, if there is one."""
-        if self.is_small:
-            workers = self.workers
-            return FleetView(self.now_s, tuple([workers[place] for place in places]), roster, None, self._running_share)
-        columns, rows = self.columns, np.asarray(places)
-        tiers = columns.cached_tokens_by_tier
-        return FleetView(
-            self.now_s,
-            None,
-            self.roster.among(places) if roster is None else roster,
-            Columns(
-                {fact: column[rows] for fact, column in columns.arrays.items()},
-                [columns.residency[place] for place in places],
-                columns.learned,
-                {row: tiers[place] for row, place in enumerate(places) if place in tiers},
-            ),
-            self._running_share,
-        )
-
     @property
     def columns(self) -> Columns:
         if self._columns is None:
             workers = self.workers
             tiers = [(place, view.cached_tokens_by_tier) for place, view in enumerate(workers)]
             self._columns = Columns(
-                {fact: self.column(fact) for fact in FACTS},
+                {fact: getattr(self, fact) for fact in FACTS},
                 [view.residency for view in workers],
                 self.learned,
                 {place: found for place, found in tiers if found is not None},
@@ -267,18 +234,19 @@ class FleetView:
         )
 
     def with_facts(self, workers: tuple[WorkerView, ...] | None, columns: Columns | None) -> FleetView:
+        """Return a view of the same candidates with other facts."""
         fleet = FleetView(self.now_s, workers, self._roster, columns, self._running_share)
         fleet.lane_price_s = self.lane_price_s
         return fleet
 
-    def with_running_share(self, heard: RunningShare) -> FleetView:
-        fleet = self._copy()
-        fleet._running_share = heard
-        return fleet
-
-    def _copy(self) -> FleetView:
-        copy = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
-        copy.is_small, copy._arrays, copy.lane_price_s = self.is_small, self._arrays, self.lane_price_s
+    def copied(
+        self, lane_price_s: Sequence[float] | Column | None = None, running_share: RunningShare | None = None
+    ) -> FleetView:
+        """Return a view of the same facts, with other prices of lanes or another source of running shares."""
+        share = self._running_share if running_share is None else running_share
+        copy = FleetView(self.now_s, self._workers, self._roster, self._columns, share)
+        copy.is_small, copy._arrays = self.is_small, self._arrays
+        copy.lane_price_s = self.lane_price_s if lane_price_s is None else lane_price_s
         return copy
 
     def __eq__(self, other: object) -> bool:

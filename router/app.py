@@ -28,8 +28,8 @@ from router.gateway.local import Answer
 from router.gateway.metrics import GatewayMetrics
 from router.gateway.server import PublicServer
 from router.metrics.registry import Registry
+from router.placement.core import DecisionCore
 from router.placement.decision_log.recorder import Recorder
-from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.chosen_policy import spec_of
 from router.placement.readings import PlacementReadings
@@ -94,7 +94,7 @@ class GatewayProcess:
         )
         self.identity = PromptIdentifier(config, worker_tls=self._worker_tls)
         self._measurements = self._build_measurements()
-        self.dispatcher = self._build_dispatcher()
+        self.core = self._build_core()
         self.watcher = self._build_watcher(observer)
         self.gateway = self._build_gateway(answers)
         self.running = RunningGateway(
@@ -103,7 +103,7 @@ class GatewayProcess:
             self.watcher,
             self.gateway,
             self.identity,
-            self.dispatcher,
+            self.core.policies,
             self.now_s,
             self._share,
             self._policy_failed,
@@ -125,11 +125,11 @@ class GatewayProcess:
         self.fleet.on_load.append(measurements.load_reported)
         return measurements
 
-    def _build_dispatcher(self) -> Dispatcher:
+    def _build_core(self) -> DecisionCore:
         config = self.config
         policy = self._share.seeded(config.policy)
         named, shadows, _ = self._share.built(routing_of(config), config.policy, self._policy_failed)
-        dispatcher = Dispatcher(
+        core = DecisionCore(
             self.fleet,
             self.residency,
             build_policy(spec_of(policy), random.Random(policy.seed)),
@@ -144,12 +144,12 @@ class GatewayProcess:
             named=named,
             shadows=shadows,
             handover=config.handover,
+            traffic=self._measurements,
         )
-        dispatcher.traffic = self._measurements
-        self.residency.on_settled.append(dispatcher.explained)
+        self.residency.on_settled.append(core.tickets.explained)
         if self._decision_log is not None:
-            dispatcher.record(Recorder(self._decision_log, time.time, share=config.decision_log.share))
-        return dispatcher
+            core.record(Recorder(self._decision_log, time.time, share=config.decision_log.share))
+        return core
 
     @property
     def _ledger(self) -> Ledger | None:
@@ -179,7 +179,7 @@ class GatewayProcess:
     def _build_gateway(self, answers: Mapping[str, Callable[[], Answer]] | None) -> PublicServer:
         context = GatewayContext(
             self._share.of(self.config),
-            self.dispatcher,
+            self.core,
             self.fleet,
             self.identity,
             GatewayMetrics(self.registry),
@@ -203,7 +203,7 @@ class GatewayProcess:
         return Replica(self.config, rows=rows, use=use, pins=pins, control=self.control, placements=placements)
 
     def _build_view(self) -> GatewayView:
-        placement = PlacementReadings(self.fleet, self.residency, self.dispatcher, self.gateway.attainment, self.now_s)
+        placement = PlacementReadings(self.fleet, self.residency, self.core, self.gateway.attainment, self.now_s)
         process = ProcessReadings(self.config)
         member = self._member if self._resources is not None else None
         parts = (placement, self.watcher, self.gateway, self._plane, self.identity, member, self._traces, process)
@@ -211,7 +211,7 @@ class GatewayProcess:
             config=self.config,
             fleet=self.fleet,
             residency=self.residency,
-            dispatcher=self.dispatcher,
+            core=self.core,
             watcher=self.watcher,
             identity=self.identity,
             measurements=self._measurements,

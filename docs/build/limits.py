@@ -37,9 +37,9 @@ from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
 from router.gateway.pins import PINS
 from router.hub.fetch import FETCH_S, MOST_FILE_BYTES
 from router.hub.fetcher import MOST_MODELS
-from router.placement.dispatcher import LONGEST_HOLD_S
 from router.placement.fleet import query_of_death
 from router.placement.retry_budget import MAX_SENT_FAILURES
+from router.placement.selection import LONGEST_HOLD_S
 from router.process.children.child_client import MAX_REPLY_BYTES
 from router.replicas.fleet_rows import MOST_KEPT
 from router.replicas.messages import MOST_MESSAGE_BYTES

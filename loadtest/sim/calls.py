@@ -35,14 +35,14 @@ class Sent:
 
 
 class PlacedCall:
-    """Carries one placed call, and reports its progress to the gateway's dispatcher.
+    """Carries one placed call, and reports its progress to the gateway's tickets.
 
     `request_s` is the delay to the worker. `ended` gets the outcome, once.
     """
 
     __slots__ = (
-        "_answer", "_call", "_dispatcher", "_ended", "_name", "_over", "_placed", "_progress", "_request_s", "_sent",
-        "_time", "_tokens", "_ttft_s",
+        "_answer", "_call", "_ended", "_name", "_over", "_placed", "_progress", "_request_s", "_sent",
+        "_tickets", "_time", "_tokens", "_ttft_s",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +53,8 @@ class PlacedCall:
         self._name = sent.name
         self._call = call = sent.call
         self._placed = placed
-        self._dispatcher = placed.gateway.dispatcher
-        self._progress = placed.gateway.dispatcher.progress
+        self._tickets = placed.gateway.core.tickets
+        self._progress = placed.gateway.core.tickets.progress
         self._ended = ended
         self._request_s = request_s
         self._answer: Answer | None = None
@@ -72,7 +72,7 @@ class PlacedCall:
         try:
             self._answer = worker.submit(self._request(worker), self._call.output_ids, self._arrived)
         except RequestRefused:  # the worker answers 400
-            self._dispatcher.finished(self._placed.ticket, Usage(), self._time.now_s, status=400)
+            self._tickets.finished(self._placed.ticket, Usage(), self._time.now_s, status=400)
             self._end(Ending.REJECTED)
 
     def _request(self, worker: EngineWorker) -> EngineRequest:
@@ -91,11 +91,11 @@ class PlacedCall:
         self._progress(self._placed.ticket, tokens)
         if finish is not None and self._answer is not None:
             usage = self._usage(self._answer.state) if self._placed.gateway.tells_usage() else Usage()
-            self._dispatcher.finished(self._placed.ticket, usage, now_s)
+            self._tickets.finished(self._placed.ticket, usage, now_s)
             self._end(Ending.FINISHED)
 
     def _first_token(self, now_s: float) -> None:
-        self._dispatcher.first_token(self._placed.ticket, now_s)
+        self._tickets.first_token(self._placed.ticket, now_s)
 
     def _usage(self, state: EngineRequestState) -> Usage:
         return Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
@@ -109,7 +109,7 @@ class PlacedCall:
         self._end(Ending.LEFT)
 
     def _cancel(self, now_s: float) -> None:
-        self._dispatcher.cancelled(self._placed.ticket, now_s)
+        self._tickets.cancelled(self._placed.ticket, now_s)
 
     def _drop(self) -> None:
         """Free the worker, which learns only now that the client has left."""
@@ -185,10 +185,10 @@ class SharedCall(PlacedCall):
         if self._over or self._prefill is None:
             return
         now_s = self._time.now_s
-        self._dispatcher.first_token(self._prefill_ticket, now_s)
+        self._tickets.first_token(self._prefill_ticket, now_s)
         usage = Usage(self._prefill.prompt_tokens, None, self._prefill.cached_tokens)
-        self._dispatcher.finished(self._prefill_ticket, usage, now_s)
-        self._priced = self._dispatcher.transfer(self._prefill_ticket, self._placed.ticket, now_s)
+        self._tickets.finished(self._prefill_ticket, usage, now_s)
+        self._priced = self._placed.gateway.core.planner.transfer(self._placed.ticket, now_s)
         self._time.after(self._placed.gateway.limit_s(), self._expire)
         self._time.after(self._request_s, self._receive)
 
@@ -212,17 +212,17 @@ class SharedCall(PlacedCall):
         self._answer = self._placed.worker.submit(self._received(), self._call.output_ids, self._arrived)
 
     def _first_token(self, now_s: float) -> None:
-        self._dispatcher.arrived(self._placed.ticket)
+        self._tickets.arrived(self._placed.ticket)
         super()._first_token(now_s)
         if self._priced is not None:
-            self._dispatcher.transferred(self._priced, now_s)
+            self._placed.gateway.core.planner.transferred(self._priced, now_s)
 
     def _usage(self, state: EngineRequestState) -> Usage:
         """Return the answer's length alone: what this worker reports as cached was cached on the other one."""
         return Usage(None, state.output_tokens)
 
     def _cancel(self, now_s: float) -> None:
-        self._dispatcher.cancelled(self._prefill_ticket, now_s)
+        self._tickets.cancelled(self._prefill_ticket, now_s)
         super()._cancel(now_s)
 
     def _expire(self) -> None:

@@ -15,13 +15,15 @@ from loadtest.sim.worker import EngineWorker
 from policies.spec import PolicySpec
 from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
+from router.placement.core import DecisionCore
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
+from router.placement.handover.plan import Plan
 from router.placement.held_by_worker import HeldByWorker
 from router.placement.request import Request
+from router.placement.tickets import Held, Reject, Ticket
 from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"
@@ -92,7 +94,7 @@ class SimulatedGateway:
         self._pays = RULES["never" if handover is None else handover.rule]
         config = None if handover is None else handover.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=config)
+        self.core = DecisionCore(self.fleet, residency, policy, spec=spec, handover=config)
         self.time = time
         self._more = more or (lambda: bool(time.pending))
         self._workers: dict[str, EngineWorker] = {}
@@ -105,7 +107,7 @@ class SimulatedGateway:
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
         self._held_calls = HeldCalls(time, self._dispatch)
-        self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
+        self.core.tickets.on_prefills_done.append(self._held_calls.relieved)
         time.after(LOAD_INTERVAL_S, self._read_loads)
 
     def tells_usage(self) -> bool:
@@ -137,8 +139,8 @@ class SimulatedGateway:
         """Choose one worker for a call that two could not share."""
         assert placed.prefill is not None
         now_s = self.time.now_s
-        self.dispatcher.not_handed_over(placed.prefill, now_s, reason)
-        if not self.dispatcher.run_plain(placed.ticket, reason, now_s):
+        self.core.tickets.not_handed_over(placed.prefill, now_s, reason)
+        if not self.core.dispatcher.run_plain(placed.ticket, reason, now_s):
             return Rejected(reason)
         answer = self._one_worker(placed.ticket.request, may_hold=False)
         assert not isinstance(answer, Held)
@@ -160,18 +162,19 @@ class SimulatedGateway:
         if self._handover is None:
             return None
         now_s = self.time.now_s
-        planned = self.dispatcher.plan_handover(request, now_s, even_if_dearer=True)
-        if planned is None or isinstance(planned, Queued | Reject) or not self._pays(planned):
+        plan = self.core.planner.pair(request, now_s, even_if_dearer=True)
+        if not isinstance(plan, Plan) or not self._pays(plan):
             return None
-        tickets = self.dispatcher.hand_over(request, planned, now_s)
-        prefill, decode = tickets.prefill, tickets.decode
+        decode = self.core.planner.reserve(request, plan, now_s)
+        prefill = decode.prefill
+        assert prefill is not None
         return Placed(self, decode, self._worker_of(decode), prefill, self._worker_of(prefill))
 
     def _worker_of(self, ticket: Ticket) -> EngineWorker:
         return self._workers[ticket.candidate.endpoint.id]
 
     def _one_worker(self, request: Request, *, may_hold: bool) -> Placed | Rejected | Held:
-        answer = self.dispatcher.dispatch(request, self.time.now_s, may_hold=may_hold)
+        answer = self.core.dispatcher.dispatch(request, self.time.now_s, may_hold=may_hold)
         if isinstance(answer, Ticket):
             return Placed(self, answer, self._worker_of(answer))
         if isinstance(answer, Held):
@@ -180,7 +183,7 @@ class SimulatedGateway:
 
     def statistics(self) -> dict[str, object]:
         self.hear()
-        return self.dispatcher.statistics()
+        return self.core.statistics()
 
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
         endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self.time.now_s)

@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtest.sim.virtual_time import VirtualTime
 from router.config.model import HandoverConfig
-from router.placement.handover.planner import PlannedHandover
+from router.placement.handover.plan import Plan
 
 CONNECTOR_NAME: Final = "nixl_pull"
 """The workers' KV connector, which decides in what order the steps of a handover come."""
@@ -41,10 +41,10 @@ class HandoverSetting:
         return Network(time, self.tokens_per_s, self.latency_s)
 
 
-RULES: Mapping[str, Callable[[PlannedHandover], bool]] = {
-    "cost": lambda planned: planned.cost.pays,
-    "always": lambda planned: True,
-    "never": lambda planned: False,
+RULES: Mapping[str, Callable[[Plan], bool]] = {
+    "cost": lambda plan: plan.cost.pays,
+    "always": lambda plan: True,
+    "never": lambda plan: False,
 }
 """Whether the cheapest pair is used: by the gateway's own rule, always or never."""
 

@@ -22,6 +22,7 @@ from policies.lazy_terms import LazyTerms
 from policies.params import Params
 from policies.view import (
     Column,
+    Columns,
     Decision,
     FleetView,
     LifecycleEvent,
@@ -90,7 +91,7 @@ class PrefillLanes(Wrapper):
         if not len(price_s):
             return self.inner.decide(request, fleet)
         if self._adds_price:
-            return self.inner.decide(request, fleet.with_lane_price_s(price_s))
+            return self.inner.decide(request, fleet.copied(lane_price_s=price_s))
         return (
             self._among_own(request, fleet, np.asarray(price_s)) if fleet.learned else self.inner.decide(request, fleet)
         )
@@ -100,7 +101,7 @@ class PrefillLanes(Wrapper):
         own = model_lane.own(fleet, price_s)
         places: list[int] = np.flatnonzero(own).tolist()
         roster = None if fleet.is_small else model_lane.roster_of(fleet.roster, places)
-        decision = self.inner.decide(request, fleet.among(places, roster))
+        decision = self.inner.decide(request, _among(fleet, places, roster))
         left_out = np.flatnonzero(~own)
         last = left_out[np.lexsort((fleet.queue_wait_s[left_out], price_s[left_out]))].tolist()
         return replace(
@@ -162,6 +163,31 @@ def lane_prices_s(policy: Policy, request: RequestView, fleet: FleetView) -> Seq
     return ()
 
 
+def _among(fleet: FleetView, places: Sequence[int], roster: Roster | None) -> FleetView:
+    """Return the fleet of the candidates at `places`, in the same form. `roster` is theirs, if there is one."""
+    if fleet.is_small:
+        workers = tuple([fleet.workers[place] for place in places])
+        return FleetView(fleet.now_s, workers, roster, None, fleet.running_share)
+    columns, rows = fleet.columns, np.asarray(places)
+    tiers = columns.cached_tokens_by_tier
+    few = Columns(
+        {fact: column[rows] for fact, column in columns.arrays.items()},
+        [columns.residency[place] for place in places],
+        columns.learned,
+        {row: tiers[place] for row, place in enumerate(places) if place in tiers},
+    )
+    roster = _roster_among(fleet.roster, places) if roster is None else roster
+    return FleetView(fleet.now_s, None, roster, few, fleet.running_share)
+
+
+def _roster_among(roster: Roster, places: Sequence[int]) -> Roster:
+    return Roster(
+        tuple([roster.ids[place] for place in places]),
+        [roster.labels[place] for place in places],
+        [roster.weights[place] for place in places],
+    )
+
+
 def _with_price(
     fleet: FleetView, terms: Mapping[WorkerId, Mapping[str, float]], price_s: Column
 ) -> Mapping[WorkerId, Mapping[str, float]]:
@@ -216,7 +242,7 @@ class ModelLane:
     def roster_of(self, roster: Roster, places: list[int]) -> Roster:
         """Return the roster of some candidates: the same one for the same places, for what policies keep by roster."""
         key = id(roster), tuple(places)
-        found = self._rosters.pop(key, None) or (roster, roster.among(places))
+        found = self._rosters.pop(key, None) or (roster, _roster_among(roster, places))
         self._rosters[key] = found
         if len(self._rosters) > _ROSTERS_KEPT:
             self._rosters.popitem(last=False)

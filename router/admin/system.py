@@ -14,7 +14,7 @@ from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
 from router.gateway.server import PublicServer
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
@@ -111,7 +111,7 @@ class ProcessView(AdminView, Protocol):
         """Endpoints, their state and candidates."""
 
     @property
-    def dispatcher(self) -> Dispatcher:
+    def core(self) -> DecisionCore:
         """Policy, explanations, decision log, ledger and estimates."""
 
     @property

@@ -14,8 +14,8 @@ from router.control.change import NotAppliedError
 from router.control.state.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
 from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing
 from router.gateway.server import PublicServer
-from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
+from router.placement.named_policies import NamedPolicies
 from router.placement.policies.chosen_policy import spec_of
 from router.tokenization.local.sources import ReadFiles
 from router.tokenization.prompt_identifier import PromptIdentifier
@@ -35,7 +35,7 @@ class RunningGateway:
         watcher: Watcher,
         gateway: PublicServer,
         identity: PromptIdentifier,
-        dispatcher: Dispatcher,
+        policies: NamedPolicies,
         now_s: Callable[[], float],
         share: ProcessShare,
         failed: Failed,
@@ -44,7 +44,7 @@ class RunningGateway:
         self._watcher = watcher
         self._gateway = gateway
         self._identity = identity
-        self._dispatcher = dispatcher
+        self._policies = policies
         self._now_s = now_s
         self._share = share
         self._failed = failed
@@ -81,7 +81,7 @@ class RunningGateway:
 
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
         """Use `built` from the next decision on."""
-        self._dispatcher.set_policy(built, spec_of(policy))
+        self._policies.default.adopt(built, spec_of(policy))
         self._settings = replace(self._settings, policy=policy)
 
     def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
@@ -89,7 +89,7 @@ class RunningGateway:
 
     def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
         """Use other policies and routes from the next request on. Policies that stay keep their state."""
-        self._dispatcher.use_policies(built.named, built.shadows)
+        self._policies.adopt(built.named, built.shadows)
         self._gateway.use_routes(built.routes)
         self._settings = replace(self._settings, policies=dict(routing.policies), routes=routing.routes)
 

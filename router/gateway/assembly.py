@@ -51,7 +51,7 @@ from router.gateway.queues.no_worker import NoWorkerQueue
 from router.gateway.queues.route_queue import RouteQueues
 from router.gateway.response_search import ResponseSearch
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
@@ -72,7 +72,7 @@ class GatewayContext:
     """
 
     config: Config
-    dispatcher: Dispatcher
+    core: DecisionCore
     fleet: Fleet
     identity: PromptIdentifier
     metrics: GatewayMetrics
@@ -104,7 +104,7 @@ class Assembly:
         context.identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(limits)
         self.outbox = WriteCoalescer(loop)
-        context.dispatcher.defer_notes_with(self.outbox.note_after)
+        context.core.defer_notes_with(self.outbox.note_after)
         self.pools = ConnectionPool(
             loop,
             self.outbox,
@@ -120,7 +120,7 @@ class Assembly:
         self.routes = RouteQueues(config.routes, loop)
         self.traffic_routes = TrafficRoutes(config.routes)
         self.service_levels = ServiceLevels(config)
-        self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_queued_requests)
+        self.hold_queue = HoldQueue(context.core.tickets, fleet, loop, limits.max_queued_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
@@ -130,7 +130,7 @@ class Assembly:
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
-        self.features = features(config, context.dispatcher, loop.time, context.traces)
+        self.features = features(config, context.core.tickets, loop.time, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
@@ -156,7 +156,7 @@ class Assembly:
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (
-            Handovers(config.handover, context.dispatcher, fleet, loop, metrics, timeouts.connect_s)
+            Handovers(config.handover, context.core, fleet, loop, metrics, timeouts.connect_s)
             if config.handover.connector
             else None
         )
@@ -189,7 +189,8 @@ class Assembly:
             identifier=identifier,
             pools=self.pools,
             placements=PlacementGate(
-                context.dispatcher,
+                context.core.dispatcher,
+                context.core.tickets,
                 self.quarantine,
                 self.queue,
                 self.hold_queue,
@@ -208,8 +209,10 @@ class Assembly:
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
         config = context.config.handover
-        pulls = Pulls(config, context.dispatcher, context.metrics.pulls) if config.pulls else None
-        return None if self.handovers is None and pulls is None else KvPlans(self.handovers, pulls)
+        pulls = Pulls(config, context.core, context.metrics.pulls) if config.pulls else None
+        return (
+            None if self.handovers is None and pulls is None else KvPlans(context.core.planner, self.handovers, pulls)
+        )
 
     def _refused(self, endpoint: Endpoint) -> None:
         self.quarantine.refused(endpoint)
@@ -239,7 +242,7 @@ class Assembly:
             self.keys.generation += 1
 
     def close(self) -> None:
-        """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""
+        """Unsubscribe from the fleet and the tickets, and close the connections to workers."""
         if self._note_reads in self._fleet.on_evidence:
             self._fleet.on_evidence.remove(self._note_reads)
         self.search.close()

@@ -11,7 +11,7 @@ from router.gateway.layers.limits.layer import Limits
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
-from router.placement.dispatcher import Dispatcher
+from router.placement.ticket_life import Tickets
 
 ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
     "response_header": ResponseHeader,
@@ -19,9 +19,9 @@ ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
 """The features that a route switches on, by their name in a route's `layers`."""
 
 
-def features(config: Config, dispatcher: Dispatcher, time_s: Callable[[], float], traces: TraceSink | None) -> Features:
+def features(config: Config, tickets: Tickets, time_s: Callable[[], float], traces: TraceSink | None) -> Features:
     """Return the features of a gateway. `traces` is None while traces are off."""
-    always: list[Feature] = [Limits(dispatcher)]
+    always: list[Feature] = [Limits(tickets)]
     if traces is not None:
         always.append(Tracer(config.tracing, traces, time_s))
     if config.headers.receipt != "off":

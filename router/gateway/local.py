@@ -193,7 +193,7 @@ class LocalAnswers:
 
     def _cards(self) -> dict[str, dict[str, Any]]:
         """Return the models of the fleet and their aliases, by name. The `root` of an alias is its model."""
-        cards = {model.id: _card(model) for model in self._fleet.models()}
+        cards = {model.id: _card(model) for model in self._fleet.models.served()}
         aliases = {
             alias: {**cards[model], "id": alias, "root": model, "parent": None}
             for alias, model in self._names.aliases.items()

@@ -136,7 +136,9 @@ class ResponseSearch:
     def _places(self, models: tuple[str, ...]) -> list[FleetEndpoint]:
         """Return the workers that may have the response, ready ones first: also those that have not answered yet, since
         their silence says nothing. If no worker lists the models, any worker may have served them."""
-        all_ = [endpoint for endpoint in self._fleet.endpoints if not self._fleet.only_prefills(endpoint)]
+        all_ = [
+            endpoint for endpoint in self._fleet.endpoints if not self._fleet.candidate_sets.only_prefills(endpoint)
+        ]
         serving = [one for one in all_ if one.facts is None or any(one.may_serve(model) for model in models)]
         known = any(one.facts is not None for one in serving)
         return sorted(serving if known else all_, key=lambda one: one.state is not WorkerState.READY)

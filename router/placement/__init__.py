@@ -1,7 +1,8 @@
 """Placement: choose a worker for each request and account for its load. Synchronous and pure.
 
 Times and random sources are arguments: the gateway passes real time, the simulator virtual time, with the same code.
-`Dispatcher` takes requests and returns tickets; `Fleet` holds the workers and their health, `WorkerLoads` their load.
+`core.DecisionCore` puts the parts together. `Dispatcher` takes requests and returns tickets, `Tickets` follows them,
+and `HandoverPlanner` plans what workers share; `Fleet` holds the workers and their health, `WorkerLoads` their load.
 
 A decision is: select the candidates that may take the request, build their views, ask the policy, and reserve load and
 blocks on its choice, in one step. The next request therefore sees this one. Lifecycle events release the reservation.

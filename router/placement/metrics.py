@@ -8,7 +8,7 @@ from router.metrics.registry import Registry
 
 
 class PlacementMetrics:
-    """What `Dispatcher` and its parts count. A worker's label is the id of its candidate."""
+    """What the parts of placement count. A worker's label is the id of its candidate."""
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter

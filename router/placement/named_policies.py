@@ -52,15 +52,15 @@ class NamedPolicies:
     def of(self, name: str) -> PolicyRunner:
         return self._runners.get(name, self.default)
 
-    def decide(self, name: str, request: RequestView, fleet: FleetView) -> tuple[PolicyRunner, Decision]:
-        """Return the policy called `name`, or the default one, and its decision. A decision log records it."""
+    def decide(self, name: str, request: RequestView, fleet: FleetView) -> Decision:
+        """Return the decision of the policy called `name`, or of the default one. A decision log records it."""
         runner, recorder = self._runners.get(name, self.default), self.recorder
         if recorder is None:
-            return runner, runner.decide(request, fleet)
+            return runner.decide(request, fleet)
         recorder.before(fleet.now_s, self._all)
         decision = runner.decide(request, fleet)
         recorder.decided(name if name in self._runners else DEFAULT, request, fleet, decision)
-        return runner, decision
+        return decision
 
     @property
     def observes(self) -> bool:

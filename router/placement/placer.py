@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
-
-from policies.view import (
-    Decision,
-    FleetView,
-    LifecycleEvent,
-    LifecycleEventKind,
-    RequestView,
-    Residency,
-    WorkerView,
-)
+from policies.view import LifecycleEvent, LifecycleEventKind, Residency, WorkerView
 from router.placement.comparison import prediction
 from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
 from router.placement.defer import Defer, run_now
 from router.placement.fleet.endpoints import Candidate
-from router.placement.fleet.fleet import Fleet
-from router.placement.fleet.residency_source import ResidencySource
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.running import LoadReservation
-from router.placement.load.views import LookedUpPrefix, ViewBuilder
+from router.placement.load.views import ViewBuilder
 from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
-from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.request import Request
 from router.placement.selection import Selection, trial_first
-from router.placement.tickets import Ticket
-from router.residency.view import Match
-
-
-class PendingPlacement(msgspec.Struct, frozen=True):
-    """A decision that is not carried out yet, with what the policy saw."""
-
-    selection: Selection
-    view: RequestView
-    fleet: FleetView
-    found: LookedUpPrefix | None
-    runner: PolicyRunner
-    decision: Decision
+from router.placement.ticket_life import Tickets
+from router.placement.tickets import Counts, Ticket
 
 
 class Placer:
@@ -49,84 +25,85 @@ class Placer:
 
     def __init__(
         self,
-        fleet: Fleet,
-        residency: ResidencySource,
+        tickets: Tickets,
         loads: WorkerLoads,
         policies: NamedPolicies,
         view_builder: ViewBuilder,
         log: DecisionLog,
         metrics: PlacementMetrics,
+        counts: Counts,
     ) -> None:
-        self._fleet = fleet
-        self._residency = residency
+        self._tickets = tickets
         self._loads = loads
         self._policies = policies
         self._view_builder = view_builder
         self._log = log
         self._metrics = metrics
+        self._counts = counts
         self._ids = itertools.count(1)
         self.later: Defer = run_now
         """Takes the notes of a placement."""
 
-    def decide(self, request: Request, selection: Selection, now_s: float) -> PendingPlacement:
-        """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
+    def see(self, request: Request, selection: Selection, now_s: float) -> DecisionRecord:
+        """Return what is known of the selected candidates, without a decision."""
         view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
-        self._loads.arrived(view.block_hashes, now_s)
-        runner, decision = self._policies.decide(request.policy, view, fleet)
-        return PendingPlacement(selection, view, fleet, found, runner, trial_first(decision, selection))
+        policy = self._policies.of(request.policy).name
+        return DecisionRecord(
+            now_s,
+            request.route,
+            policy,
+            request.counted,
+            view,
+            fleet,
+            candidates=selection.candidates,
+            trial=selection.trial,
+            found=found,
+        )
+
+    def decide(self, request: Request, selection: Selection, now_s: float) -> DecisionRecord:
+        """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
+        seen = self.see(request, selection, now_s)
+        self._loads.arrived(seen.request.block_hashes, now_s)
+        seen.decision = trial_first(self._policies.decide(request.policy, seen.request, seen.fleet), selection.trial)
+        return seen
 
     def place(
         self,
         request: Request,
-        decided: PendingPlacement,
+        record: DecisionRecord,
         now_s: float,
         attempt: int,
         *,
         by_policy: bool = True,
         after: WorkerView | None = None,
     ) -> Ticket:
-        """Reserve the request's load and blocks on the first worker of the ranking, and record the decision.
+        """Reserve the request's load and blocks on the first worker of the ranking, and complete the record.
 
         `by_policy`: the policy chose the worker, so shadow policies decide, too. `after` is the worker as it will be
-        once the KV cache has come from another one. Then its load is reserved, and its blocks with `arrived`. The
-        record shows what the policy saw; without one, `after`. Events show policies what a policy saw alone, because a
-        replay knows no other fleet.
+        once the KV cache has come from another one. Then its load is reserved, and its blocks with `Tickets.arrived`.
+        The record shows what the policy saw; without one, `after`. Events show policies what a policy saw alone,
+        because a replay knows no other fleet.
         """
-        selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
-        decision = decided.decision
-        row = fleet.row_of(decision.ranked[0])
+        view, fleet, found, trial = record.request, record.fleet, record.found, record.trial
+        row = fleet.row_of(record.decision.ranked[0])
         assert row is not None, "the policy runner has checked it"
-        candidate, seen = selection.candidates[row], fleet.worker(row)
+        candidate, seen = record.candidates[row], fleet.worker(row)
         worker = seen if after is None else after
-        predicted = prediction(request, candidate, worker)
         if after is not None and not by_policy:
-            views = (*fleet.workers[:row], after, *fleet.workers[row + 1 :])
-            decided = msgspec.structs.replace(decided, fleet=fleet.with_facts(views, None))
-        record = DecisionRecord(
-            at_s=fleet.now_s,
-            ticket_id=next(self._ids),
-            attempt=attempt,
-            route=request.route,
-            policy=decided.runner.name,
-            counted=request.counted,
-            request=view,
-            fleet=decided.fleet,
-            decision=decision,
-            worker=worker.id,
-            residency=worker.residency,
-            predicted_cached_tokens=predicted,
-            by_policy=by_policy and selection.trial is None,
-        )
+            record.fleet = fleet.with_facts((*fleet.workers[:row], after, *fleet.workers[row + 1 :]), None)
+        record.by_policy = by_policy and trial is None
+        record.carried_out(next(self._ids), attempt, worker, prediction(request, candidate, worker))
         ticket = self._reserve(request, candidate, worker, record, now_s, arrives=after is not None)
+        self._counts["dispatched"] += 1
         if after is None:
-            self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, row))
+            self._tickets.reserve_blocks(ticket, None if found is None else found.match(candidate.slot, row))
         else:
             ticket.residency = seen.residency
-        if selection.trial is not None:
+        if trial is not None:
             ticket.trial = True
-            self._fleet.trial_started(selection.trial)
+            trial.health.trial_running = True
         if attempt == 1 and by_policy:
-            ticket.shadow = self._policies.shadow(request.route, view, fleet, decision)
+            ticket.shadow = self._policies.shadow(request.route, view, fleet, record.decision)
         if self._policies.observes:
             self._policies.observe(
                 LifecycleEvent(
@@ -139,6 +116,8 @@ class Placer:
                 )
             )
         self.later(self._note, ticket)
+        if attempt == 1 and by_policy and after is None:
+            self.later(self._tickets.placed, ticket)
         return ticket
 
     def _note(self, ticket: Ticket) -> None:
@@ -181,18 +160,6 @@ class Placer:
             ticket.received = True  # nothing will show when its KV cache has come
             load.account.prefilled(reservation, now_s)
         return ticket
-
-    def arrived(self, ticket: Ticket) -> None:
-        if not ticket.ended and ticket.candidate.live:
-            self._reserve_blocks(ticket, None)
-
-    def _reserve_blocks(self, ticket: Ticket, found: Match | None) -> None:
-        request = ticket.request
-        if request.prompt is not None:
-            predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
-            self._residency.slot(ticket.candidate.slot).reserve(
-                request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
-            )
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from policies.view import Residency, WorkerView
 from router.metrics.instruments import Reading
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Candidate, Fleet, WorkerState
 from router.placement.fleet.health import SERVING
 from router.placement.fleet.scaling import Needed, needed
@@ -27,29 +27,29 @@ class PlacementReadings:
         self,
         fleet: Fleet,
         residency: ResidencyMap,
-        dispatcher: Dispatcher,
+        core: DecisionCore,
         attained: Callable[[float], Mapping[str, float | None]],
         now_s: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._residency = residency
-        self._dispatcher = dispatcher
+        self._core = core
         self._attained = attained
         self._now_s = now_s
 
     def readings(self) -> Iterator[Reading]:
         """Yield what is known of workers, links, roles, cache views, and the decision log."""
-        dispatcher, now_s = self._dispatcher, self._now_s()
-        views = dispatcher.views(now_s)
+        core, now_s = self._core, self._now_s()
+        views = core.loads.shown(self._fleet.candidates, now_s)
         yield from fleet_readings(self._fleet)
         for view in views:
             yield "warmroute_queued_prefill_seconds", (view.id,), view.queue_wait_s
-        yield from link_readings(dispatcher.links(now_s))
+        yield from link_readings(core.planner.known_links(now_s))
         yield from self._scaling(views, now_s)
-        for worker, tokens in dispatcher.pinned.statistics(one.id for one in self._fleet.candidates).items():
+        for worker, tokens in core.pinned.statistics(one.id for one in self._fleet.candidates).items():
             yield "warmroute_worker_stuck_kv_tokens", (worker,), tokens
         yield from residency_readings(self._fleet, self._residency)
-        recorded = dispatcher.named_statistics()["recorded"] or {"lost_windows": 0}
+        recorded = core.policies.statistics()["recorded"] or {"lost_windows": 0}
         yield "warmroute_decision_log_lost_windows", (), recorded["lost_windows"]
 
     def _scaling(self, views: tuple[WorkerView, ...], now_s: float) -> Iterator[Reading]:

@@ -8,7 +8,7 @@ from typing import Final
 from router.config.model import RetriesConfig
 from router.metrics.instruments import Counter
 from router.placement.request import FailurePoint
-from router.placement.tickets import Ticket
+from router.placement.tickets import Counts, Ticket
 
 MAX_SENT_FAILURES = 2
 """The most attempts that may fail after the request was sent: a request that crashes engines must not reach all of
@@ -71,40 +71,50 @@ class AttemptBudget:
         return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
 
 
-class RetryBudget(AttemptBudget):
+FREE: Final = frozenset({FailurePoint.CONNECT, FailurePoint.STOPPING})
+"""Failures whose retry costs no budget, because no worker has worked for the request."""
+
+
+class RetryBudget:
     """The limit on the attempts at one request, and the retry budget that all requests share.
 
-    `refusals` counts retries that were possible but exceeded the budget.
+    `refusals` counts retries that were possible but exceeded the budget. `counts` are those of placement.
     """
 
-    __slots__ = ("_max_attempts", "_refusals")
+    __slots__ = ("_bucket", "_counts", "_max_attempts", "_refusals")
 
-    def __init__(self, retries: RetriesConfig | None, refusals: Counter) -> None:
+    def __init__(self, retries: RetriesConfig | None, refusals: Counter, counts: Counts) -> None:
         retries = retries or RetriesConfig()
-        super().__init__(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
+        self._bucket = AttemptBudget(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
         self._max_attempts = retries.max_attempts
         self._refusals = refusals
+        self._counts = counts
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
         if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
             return True
         return sent_failures(ticket, point) >= MAX_SENT_FAILURES
 
-    def pay(self, requests: int, now_s: float) -> bool:
-        paid = self.take(requests, now_s)
-        if not paid:
-            self._refusals.add()
-        return paid
+    def affords(self, now_s: float) -> bool:
+        return self._bucket.affords(self._requests, now_s)
 
+    def pay(self, point: FailurePoint, now_s: float) -> bool:
+        """Return whether a retry after a failure at `point` is within the budget, which then pays for it."""
+        if point in FREE or self._bucket.take(self._requests, now_s):
+            return True
+        self._refusals.add()
+        return False
 
-FREE: Final = frozenset({FailurePoint.CONNECT, FailurePoint.STOPPING})
-"""Failures whose retry costs no budget, because no worker has worked for the request."""
+    def follow(self, ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:
+        """Count a retry, and let it inherit the history of the attempt before."""
+        self._counts["retried"] += 1
+        again.tried = tried(ticket)
+        again.refusal_s = longest(ticket.refusal_s, refusal_s)
+        again.sent_failures = sent_failures(ticket, point)
 
-
-def follow(ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:
-    again.tried = tried(ticket)
-    again.refusal_s = longest(ticket.refusal_s, refusal_s)
-    again.sent_failures = sent_failures(ticket, point)
+    @property
+    def _requests(self) -> int:
+        return self._counts["dispatched"] - self._counts["retried"]
 
 
 def longest(*pauses_s: float | None) -> float | None:

@@ -10,8 +10,12 @@ from policies.view import Decision, WorkerId
 from router.errors import ErrorKind, RequestError
 from router.placement.fleet.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
 from router.placement.fleet.health import SERVING
+from router.placement.load.fleet_load import WorkerLoads
 from router.placement.request import Request
-from router.placement.tickets import Queued, Reject, full
+from router.placement.tickets import Held, Queued, Reject, full
+
+LONGEST_HOLD_S = 60.0
+"""The longest that any policy can hold a request, over all decisions."""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -44,7 +48,9 @@ def select(
     """
     if request.pinned is not None:
         return _pinned(fleet, request, tried, within)
-    candidate_set = fleet.prefill_set(request.model) if prefill else fleet.candidate_set(request.model)
+    candidate_set = (
+        fleet.candidate_sets.prefilling(request.model) if prefill else fleet.candidate_sets.of(request.model)
+    )
     if not candidate_set.able:
         return _nobody(fleet, request)
     fits = _fits(request, candidate_set)
@@ -69,6 +75,35 @@ def select(
     return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
 
 
+class Selector:
+    """Selects candidates, and keeps each of them below `limit` reserved requests, if that is above 0."""
+
+    def __init__(self, fleet: Fleet, loads: WorkerLoads, limit: int) -> None:
+        self._fleet = fleet
+        self._loads = loads
+        self.limit = limit
+
+    def select(
+        self,
+        request: Request,
+        tried: tuple[str, ...],
+        now_s: float,
+        within: Container[str] | None = None,
+        *,
+        prefill: bool = False,
+    ) -> Selection | Queued | Reject:
+        """Return the candidates that may take the request now (`select`) and are below the limit."""
+        return self.below_limit(select(self._fleet, request, tried, now_s, within, prefill=prefill))
+
+    def below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:
+        if self.limit and isinstance(selection, Selection):
+            return below_concurrency_limit(selection, self.limit, self._running)
+        return selection
+
+    def _running(self, candidate: Candidate) -> int:
+        return self._loads.of(candidate).reserved().running_requests
+
+
 def below_concurrency_limit(
     selection: Selection, limit: int, running: Callable[[Candidate], int]
 ) -> Selection | Reject:
@@ -81,10 +116,10 @@ def below_concurrency_limit(
     return Selection(tuple(fits), trial if trial is not None and any(c.endpoint is trial for c in fits) else None)
 
 
-def trial_first(decision: Decision, selection: Selection) -> Decision:
-    if selection.trial is None:
+def trial_first(decision: Decision, trial: FleetEndpoint | None) -> Decision:
+    if trial is None:
         return decision
-    on_trial = [candidate.id for candidate in selection.trial.candidates]
+    on_trial = [candidate.id for candidate in trial.candidates]
     first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
     rest = tuple(worker for worker in decision.ranked if worker != first)
     return Decision((first, *rest), f"trial of {first}, which failed before and answers probes again")
@@ -95,14 +130,14 @@ def exclusions(
 ) -> dict[WorkerId, str]:
     """Return, for each worker that is no candidate, the reason, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
-    candidate_set = fleet.candidate_set(request.model)
+    candidate_set = fleet.candidate_sets.of(request.model)
     fits = _fits(request, candidate_set)
     excluded: dict[WorkerId, str] = {}
     for endpoint in fleet.endpoints:
         ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
         for worker in ids:
             if worker not in chosen:
-                why = "its role is prefill" if fleet.only_prefills(endpoint) else None
+                why = "its role is prefill" if fleet.candidate_sets.only_prefills(endpoint) else None
                 excluded[worker] = why or _why_excluded(endpoint, request, candidate_set, fits, now_s)
     return excluded
 
@@ -131,22 +166,34 @@ def _pinned(
 
 
 def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
-    wanted = fleet.base(request.model) or request.model
-    if wanted is not None and fleet.model_known(wanted) is False:
-        served = ", ".join(card.id for card in fleet.models()[:10])
+    wanted = fleet.models.base(request.model) or request.model
+    if wanted is not None and fleet.models.known(wanted) is False:
+        served = ", ".join(card.id for card in fleet.models.served()[:10])
         message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
         if unheard := len(fleet.unheard):
             message += f" Workers that have not answered since the gateway started: {unheard}."
         return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
-    if fleet.prefill_set(request.model).able:
+    if fleet.candidate_sets.prefilling(request.model).able:
         return Queued("no worker is ready: all workers of this model have the role prefill")
     return Queued(_why_not_ready(fleet.unheard))
 
 
-def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
+def hold(request: Request, candidates: Iterable[Candidate], decision: Decision, now_s: float) -> Held | None:
+    """Return the hold that the policy asks for, or None if the request goes to a worker without delay."""
+    if not decision.hold_s:
+        return None
+    until_s = min(now_s + decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
+    first = decision.ranked[0]
+    if until_s > now_s and _computed(request, candidates, first):
+        return Held(first if decision.until_prefills_done else None, until_s)
+    return None
+
+
+def _computed(request: Request, candidates: Iterable[Candidate], first: WorkerId) -> bool:
+    """Return whether the worker will compute the prompt, as far as its length shows."""
     if request.prompt is None or request.model is None or request.prompt.multiple:
         return request.prompt is not None
-    endpoint = next(one.endpoint for one in selection.candidates if one.id == first)
+    endpoint = next(one.endpoint for one in candidates if one.id == first)
     length = endpoint.lengths.get(request.model)
     return length is None or _needed(request) <= length
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, Residency, WorkerId
 from router.placement.comparison import Comparisons
+from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.output_length import OutputLengths
@@ -17,8 +18,9 @@ from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
 from router.placement.policies import shadow
 from router.placement.request import FailurePoint, Usage
-from router.placement.tickets import Ticket
+from router.placement.tickets import Counts, Ticket
 from router.residency.exact.difference import Difference
+from router.residency.view import Match
 
 
 class TrafficObserver(Protocol):
@@ -34,7 +36,7 @@ class TrafficObserver(Protocol):
         """A request was served. None: the response did not report the number."""
 
 
-class TicketLife:
+class Tickets:
     """Follow tickets to their ends: learn from what is seen, release the load once, and notify the policy.
 
     Any event may come late, twice or out of order.
@@ -48,22 +50,42 @@ class TicketLife:
         policies: NamedPolicies,
         metrics: PlacementMetrics,
         pinned: PinnedBlocks,
+        output_lengths: OutputLengths,
+        counts: Counts,
+        traffic: TrafficObserver | None = None,
     ) -> None:
         self._fleet = fleet
-        self.pinned = pinned
-        """The watch on the KV blocks of prefill workers."""
+        self._pinned = pinned
         self._residency = residency
         self._loads = loads
         self._policies = policies
         self._metrics = metrics
-        self._output_lengths = OutputLengths()
+        self.output_lengths = output_lengths
         self._comparisons = Comparisons(metrics)
-        self._counts = dict.fromkeys(
-            ("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0
-        )
-        self.traffic: TrafficObserver | None = None
+        self._counts = counts
+        self.traffic = traffic
         self.on_prefills_done: list[Callable[[WorkerId], None]] = []
         """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
+
+    def placed(self, ticket: Ticket) -> None:
+        """Measure a request that was placed for the first time."""
+        if self.traffic is not None:
+            self.traffic.placed(ticket, ticket.record.fleet)
+
+    def reserve_blocks(self, ticket: Ticket, found: Match | None) -> None:
+        """Reserve the blocks of the prompt at the ticket's worker. `found` is the match of the decision."""
+        request = ticket.request
+        if request.prompt is not None:
+            predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
+            self._residency.slot(ticket.candidate.slot).reserve(
+                request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+            )
+
+    def arrived(self, ticket: Ticket) -> None:
+        """Record that the prompt's KV cache has come from another worker: the answer has begun, before its
+        `first_token`."""
+        if not ticket.ended and ticket.candidate.live:
+            self.reserve_blocks(ticket, None)
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """Record the first event of a stream.
@@ -94,7 +116,7 @@ class TicketLife:
     def _read(self, ticket: Ticket) -> None:
         leg = ticket.record.leg
         if leg is not None and leg.part == "decode":
-            self.pinned.read(leg.worker, leg.plan)
+            self._pinned.read(leg.worker, leg.plan)
 
     def progress(self, ticket: Ticket, events: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
         """Record that the stream has brought `events` in total.
@@ -126,14 +148,14 @@ class TicketLife:
             self._comparisons.compare(ticket, usage, difference)
             if ticket.record.leg is not None and ticket.record.leg.part == "prefill":
                 plan, shared = ticket.record.leg.plan, ticket.load.account.shared
-                self.pinned.handed(ticket.candidate.id, plan, ticket.view.prompt_tokens, now_s, shared)
+                self._pinned.handed(ticket.candidate.id, plan, ticket.view.prompt_tokens, now_s, shared)
             self._read(ticket)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s = ticket.decode_s(now_s)
             if self.traffic is not None:
                 self.traffic.finished(ticket, usage.cached_tokens, generated, now_s)
-            self._output_lengths.observe(ticket.request, decode_s, generated)
+            self.output_lengths.observe(ticket.request, decode_s, generated)
             if decode_s is not None and ticket.work_done is not None:
                 self._loads.decoded(ticket.load, ticket.work_done, generated, decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
@@ -146,20 +168,20 @@ class TicketLife:
     def failed(
         self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
     ) -> None:
-        """Record that the attempt failed and is not retried. `retry` calls this itself."""
+        """Record that the attempt failed and is not retried. `Dispatcher.retry` calls this itself."""
         if ticket.ended:
             return
         endpoint = ticket.candidate.endpoint
         if point is FailurePoint.REFUSED:
-            self._fleet.avoid(endpoint, retry_after_s, now_s, trial=ticket.trial)
+            traffic.avoid(self._fleet, endpoint, retry_after_s, now_s, trial=ticket.trial)
         elif point is FailurePoint.STOPPING:
-            self._fleet.stops(endpoint, now_s, trial=ticket.trial)
+            traffic.stops(self._fleet, endpoint, now_s, trial=ticket.trial)
         elif point is FailurePoint.LATE:
-            self._fleet.traffic_late(endpoint, reason, ticket.reservation.at_s, now_s, trial=ticket.trial)
+            traffic.late(self._fleet, endpoint, reason, ticket.reservation.at_s, now_s, trial=ticket.trial)
         elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
-            self._fleet.avoid(endpoint, None, now_s, trial=ticket.trial)
+            traffic.avoid(self._fleet, endpoint, None, now_s, trial=ticket.trial)
         elif point is not FailurePoint.LOCAL:
-            self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
+            traffic.failed(self._fleet, endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # not sent, so `_end` gives the trial back
         self._end(ticket, now_s, f"failed ({point.value}): {reason}", served=False)
         self._counts["failed"] += 1
@@ -186,15 +208,27 @@ class TicketLife:
         self._counts["failed"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
+    def generated_tokens(self, ticket: Ticket, now_s: float) -> int:
+        """Return the output tokens that the worker has generated by now at the mean speed; 0 while that is unknown.
+
+        Where the first token was not visible, the prefill counts, too.
+        """
+        token_s, decode_s = self.output_lengths.decode_s(1.0), ticket.decode_s(now_s)
+        spent_s = now_s - ticket.reservation.at_s if decode_s is None else decode_s
+        return int(spent_s / token_s) if token_s > 0.0 else 0
+
+    def statistics(self) -> dict[str, int]:
+        return self._comparisons.statistics()
+
     def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
         endpoint = ticket.candidate.endpoint
         endpoint.evidence.progressed(now_s)
-        self._fleet.traffic_succeeded(endpoint, trial=ticket.trial, complete=complete)
+        traffic.succeeded(self._fleet, endpoint, trial=ticket.trial, complete=complete)
         ticket.trial = False
         if ticket.suspect is not None:
             # This worker serves the request, so the error was a fault of the other worker and not of the request.
             (endpoint, reason), ticket.suspect = ticket.suspect, None
-            self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
+            traffic.failed(self._fleet, endpoint, reason, now_s, trial=False)
 
     def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
         """Release the ticket's load, blocks and trial. `served`: the request has been prefilled."""
@@ -207,7 +241,7 @@ class TicketLife:
             self._residency.slot(ticket.candidate.slot).release(ticket.id)
         if ticket.trial:
             ticket.trial = False
-            self._fleet.trial_given_up(ticket.candidate.endpoint)
+            traffic.trial_given_up(self._fleet, ticket.candidate.endpoint)
         if prefilling:
             self._tell_prefills_done(ticket)
 

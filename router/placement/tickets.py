@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from policies.view import RequestView, Residency, WorkerId
 from router.errors import ErrorKind, RequestError
@@ -15,6 +15,8 @@ from router.placement.load.worker_load import Situation, WorkerLoad
 from router.placement.policies.shadow import Sample
 from router.placement.request import FailurePoint, Request
 
+Counts: TypeAlias = dict[str, int]
+"""How many requests and attempts had which outcome. The parts of placement count into one dictionary."""
 RETRY_AFTER_S = 1.0
 """Retry-After if no worker gave one. By then a probe has updated the workers' state."""
 
@@ -23,8 +25,8 @@ RETRY_AFTER_S = 1.0
 class Ticket:
     """One attempt at one request, placed on `candidate` with its load reserved there.
 
-    `view` is what the policy received. A ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`;
-    later events are ignored.
+    `view` is what the policy received. A ticket ends with `Tickets.finished`, `failed`, `cancelled` or
+    `Dispatcher.retry`; later events are ignored.
     """
 
     request: Request
@@ -59,7 +61,7 @@ class Ticket:
     output_tokens: int | None = None
     """The length of a complete answer; None while it is not known."""
     turn: int = 0
-    """The number of the turn in its session, from 1; 0 while the dispatcher has no `TrafficObserver`."""
+    """The number of the turn in its session, from 1; 0 while there is no `TrafficObserver`."""
     earlier_tokens: int = 0
     """The length of the prompt of the turn before; 0 for a first turn."""
     stayed: bool = False
@@ -97,7 +99,7 @@ class Queued:
 class Held:
     """The policy holds the request: dispatch again at `until_s`.
 
-    Dispatch earlier when `worker`, if given, has no prefill left (`Dispatcher.on_prefills_done`).
+    Dispatch earlier when `worker`, if given, has no prefill left (`Tickets.on_prefills_done`).
     """
 
     worker: WorkerId | None
@@ -116,6 +118,10 @@ class Reject:
 
 
 _NO_WORKER: Final = frozenset({ErrorKind.OVERLOADED, ErrorKind.MODEL_NOT_FOUND})
+
+
+def new_counts() -> Counts:
+    return dict.fromkeys(("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0)
 
 
 def lacks_worker(result: Queued | Reject) -> bool:

@@ -59,7 +59,7 @@ def readiness_of(
     """Return the readiness of `fleet`. `watched` is the state of each watch, as `Watcher.statistics` returns it."""
     serving = [endpoint for endpoint in fleet.endpoints if endpoint.state in SERVING]
     candidates = [candidate for endpoint in serving for candidate in endpoint.candidates]
-    models = tuple(card.id for card in fleet.models())
+    models = tuple(card.id for card in fleet.models.served())
     verdicts = {worker for watch in watched["endpoints"].values() for worker in watch["self_tests"]}
     return Readiness(
         workers=len(fleet.endpoints),

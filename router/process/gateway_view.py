@@ -18,7 +18,7 @@ from router.diagnosis.measurements import Measurements
 from router.diagnosis.split_plan import members
 from router.discovery.discovery import Discovery
 from router.gateway.server import PublicServer
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.process.banner import Readiness, readiness_of
 from router.process.control_plane import ControlPlane, ProcessKnows
@@ -41,7 +41,7 @@ class GatewayView:
     config: Config
     fleet: Fleet
     residency: ResidencyMap
-    dispatcher: Dispatcher
+    core: DecisionCore
     watcher: Watcher
     identity: PromptIdentifier
     measurements: Measurements
@@ -116,7 +116,7 @@ class GatewayView:
         facts = msgspec.structs.replace(
             facts_of(self.fleet, self.residency, self.identity, {}),
             pool=members(self.fleet.endpoints, self.config.handover.connector),
-            link=self.dispatcher.link_speed(now_s),
+            link=self.core.planner.links["handover"].fleet(now_s),
         )
         return ProcessKnows(self.measurements.measured(now_s), facts)
 

@@ -7,6 +7,7 @@ import math
 from backends.vllm.control import WorkerClient
 from backends.worker import WorkerFacts
 from policies.view import Residency
+from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Candidate, FleetEndpoint
 from router.workers.selftest import POLL_S, SETTLE_S, SelfTest, SelfTestTarget, SelfTestVerdict
 from router.workers.subscriptions import Subscriptions
@@ -144,7 +145,7 @@ class SelfTests:
             test = SelfTest(self._client, self._context.residency, self._context.identity, subject)
             verdict = await test.run()
             if test.answered and candidate.live:
-                self._context.fleet.self_test_answered(self._endpoint)
+                traffic.succeeded(self._context.fleet, self._endpoint, trial=True, complete=True)
         if candidate.live:
             self._judge(candidate, verdict)
         return verdict

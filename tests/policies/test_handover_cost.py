@@ -7,7 +7,7 @@ from policies.handover_cost import (
     STREAM_WEIGHT,
     UnderWay,
     alone_s,
-    cheapest,
+    cheapest_pair,
     loaded_s,
     pair_s,
     pull_cost,
@@ -38,7 +38,7 @@ def fleet(*workers):
 
 
 def cheapest_of(prefill, alone, decode, *speeds, **fields):
-    return cheapest(pair_s(prefill, decode, *speeds, **fields), alone)
+    return cheapest_pair(pair_s(prefill, decode, *speeds, **fields), decode, alone)
 
 
 BUSY = {"running_requests": 20}
@@ -60,9 +60,9 @@ def test_a_pair_pays_where_a_prefill_would_stall_streams(why, decode, tokens_per
 def test_the_cost_of_one_worker_and_of_a_pair():
     decode = fleet(BUSY)
     cost = cheapest_of(fleet({}), decode, decode, FAST, 0.01)
-    assert (cost.pair_s, cost.alone_s) == pytest.approx((0.51, 0.5 + STREAM_WEIGHT * 0.5 * 20))
+    assert (cost.cost_s, cost.alone_s) == pytest.approx((0.51, 0.5 + STREAM_WEIGHT * 0.5 * 20))
     cached = cheapest_of(fleet({}, {"prefill_s": 0.1}), decode, decode, FAST, 0.0)
-    assert (cached.prefill, cached.pair_s) == (1, pytest.approx(0.1)), "the prefill worker's own prefix counts"
+    assert (cached.sender, cached.cost_s) == (1, pytest.approx(0.1)), "the prefill worker's own prefix counts"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_the_cheapest_of_all_pairs_is_found():
     prefill = fleet({"queue_wait_s": 1.0}, {}, {"queue_wait_s": 2.0})
     decode = fleet({"kv_wait_s": 1.0}, {"kv_wait_s": 0.1})
     cost = cheapest_of(prefill, fleet({"queue_wait_s": 9.0}), decode, FAST, 0.0)
-    assert (cost.prefill, cost.decode, cost.pays) == (1, 1, True)
-    assert cost.pair_s == pytest.approx(0.6)
+    assert (cost.sender, cost.receiver, cost.pays) == (1, 1, True)
+    assert cost.cost_s == pytest.approx(0.6)
 
 
 def test_workers_of_different_kinds_are_no_pair():
     prefill, decode = fleet({"prefill_s": 0.1}, {}), fleet(BUSY)
     alike = np.array([[False], [True]])
-    assert cheapest_of(prefill, decode, decode, FAST, 0.0, alike=alike).prefill == 1
+    assert cheapest_of(prefill, decode, decode, FAST, 0.0, alike=alike).sender == 1
     assert not cheapest_of(prefill, decode, decode, FAST, 0.0, alike=np.zeros((2, 1), bool)).pays
 
 
@@ -133,7 +133,7 @@ def test_streams_on_a_prefill_worker_make_the_pair_dearer():
     prefill, decode = fleet({"running_requests": 4}), fleet(BUSY)
     without = cheapest_of(prefill, decode, decode, FAST, 0.0)
     cost = cheapest_of(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
-    assert cost.pair_s - without.pair_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
+    assert cost.cost_s - without.cost_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
 
 
 # pulls
@@ -158,7 +158,7 @@ def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
     cost = pull(one(), [900], 10_000.0, 0.01)
     assert (cost.pays, cost.tokens) == (True, 900)
     assert cost.alone_s == pytest.approx(0.5)
-    assert cost.pull_s == pytest.approx(0.01 + 0.09 + REST_S)
+    assert cost.cost_s == pytest.approx(0.01 + 0.09 + REST_S)
     assert not pull(one(), [900], 1_000.0, 0.01).pays
 
 
@@ -171,13 +171,13 @@ def test_the_rest_of_a_prompt_costs_its_share_of_the_attention():
 
 
 def test_the_transfer_and_the_queue_pass_together():
-    assert pull(one(queue_wait_s=2.0), [900], 900.0).pull_s == pytest.approx(2.0 + REST_S)
-    assert pull(one(queue_wait_s=0.2), [900], 900.0).pull_s == pytest.approx(1.0 + REST_S)
+    assert pull(one(queue_wait_s=2.0), [900], 900.0).cost_s == pytest.approx(2.0 + REST_S)
+    assert pull(one(queue_wait_s=0.2), [900], 900.0).cost_s == pytest.approx(1.0 + REST_S)
 
 
 def test_kv_space_streams_and_the_answer_count_for_a_pull_too():
     worker = {"kv_wait_s": 1.0, "running_requests": 4, "decode_externality_s": 3.0}
-    assert pull(one(**worker), [900]).pull_s == pytest.approx(
+    assert pull(one(**worker), [900]).cost_s == pytest.approx(
         1.0 + REST_S + STREAM_WEIGHT * (4 * REST_S + 3.0), abs=1e-6
     )
 
@@ -186,9 +186,9 @@ def test_a_prompt_pays_for_the_kv_space_that_it_holds_during_transfer_prefill_an
     worker = one(kv_capacity_tokens=10_000, kv_tokens=5_000)  # a tenth of the cache, of which half is free
     assert space_price(worker) == pytest.approx(0.2)
     priced, free = (pull(given, [900], 900.0, decode_s=2.0) for given in (worker, one()))
-    assert priced.pull_s - free.pull_s == pytest.approx(0.2 * (1.0 + REST_S + 2.0))
+    assert priced.cost_s - free.cost_s == pytest.approx(0.2 * (1.0 + REST_S + 2.0))
     assert priced.alone_s - free.alone_s == pytest.approx(0.2 * (0.5 + 2.0))
-    assert priced.delay_s == pytest.approx(free.pull_s)
+    assert priced.delay_s == pytest.approx(free.cost_s)
 
 
 def test_the_space_of_a_full_cache_has_a_finite_price():
@@ -197,7 +197,7 @@ def test_the_space_of_a_full_cache_has_a_finite_price():
 
 def test_only_what_the_worker_lacks_is_pulled():
     assert pull(one(cached_tokens=500, uncached_tokens=500, prefill_s=0.375), [800], 1e4).tokens == 300
-    assert pull(one(cached_tokens=900, uncached_tokens=100), [800]).pull_s == np.inf
+    assert pull(one(cached_tokens=900, uncached_tokens=100), [800]).cost_s == np.inf
 
 
 def moving(sends, receives, tokens):
@@ -206,7 +206,7 @@ def moving(sends, receives, tokens):
 
 def test_transfers_under_way_over_the_same_cards_make_a_pull_dearer():
     def cost_s(*under_way):
-        return pull(one(), [1_000], 1_000.0, under_way=under_way).pull_s
+        return pull(one(), [1_000], 1_000.0, under_way=under_way).cost_s
 
     assert cost_s() == pytest.approx(1.0)
     assert cost_s(moving([False], False, 800.0)) == pytest.approx(1.0)
@@ -222,7 +222,7 @@ def test_transfers_under_way_over_the_same_cards_make_a_pull_dearer():
 
 def test_a_source_with_a_free_card_is_cheaper():
     busy = moving([True, False], False, 1_000.0)
-    assert pull(one(), [1_000, 1_000], 1_000.0, under_way=[busy]).source == 1
+    assert pull(one(), [1_000, 1_000], 1_000.0, under_way=[busy]).sender == 1
 
 
 def test_a_slower_tier_of_its_own_needs_no_pull():
@@ -233,18 +233,18 @@ def test_a_slower_tier_of_its_own_needs_no_pull():
 
 def test_each_source_has_its_link_and_its_share_of_the_prompt():
     cost = pull(one(), [950, 800, 950], np.array([100.0, 50_000.0, 100.0]))
-    assert (cost.source, cost.tokens) == (1, 800)
+    assert (cost.sender, cost.tokens) == (1, 800)
     cost = pull(one(), [950, 800, 950], np.array([100.0, 50_000.0, 50_000.0]))
-    assert (cost.source, cost.tokens) == (2, 950)
+    assert (cost.sender, cost.tokens) == (2, 950)
 
 
 def test_a_worker_does_not_pull_from_itself_or_from_another_kind():
-    assert pull(one(), [900, 800], alike=np.array([False, True])).source == 1
+    assert pull(one(), [900, 800], alike=np.array([False, True])).sender == 1
     assert not pull(one(), [900], alike=np.array([False])).pays
 
 
 def test_an_uncertain_prefill_makes_no_pull_free():
     cost = pull(one(prefill_s=5.0, error_s=4.9), [500], 250.0)
     assert cost.alone_s == pytest.approx(2.5)
-    assert cost.pull_s == pytest.approx(2.0 + 2.5 * 0.75)
+    assert cost.cost_s == pytest.approx(2.0 + 2.5 * 0.75)
     assert not cost.pays

@@ -10,9 +10,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["policies.view", "router.process.shared_memory.ledger", "router.placement.dispatcher"]
-)
+@pytest.mark.parametrize("module", ["policies.view", "router.process.shared_memory.ledger", "router.placement.core"])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_import_starts_no_thread(module, monkeypatch):
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)

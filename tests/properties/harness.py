@@ -19,10 +19,11 @@ from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
-from tests.support.gateway_rig import FACTS, build_dispatcher, build_identity
+from tests.support.gateway_rig import FACTS, Recorded, build_identity
 
 INSTANCE = Instance("warmroute-property")
 
@@ -193,9 +194,10 @@ class World:
         joined = fleet.add(parse_endpoint("http://worker:1"), self.turns.now_s)
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy(PolicySpec("round_robin"), random.Random(0))
-        self.dispatcher = build_dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
+        self.core = DecisionCore(fleet, residency, policy, spec=PolicySpec("round_robin"))
+        self._recorded = Recorded(self.core)
         context = GatewayContext(
-            config, self.dispatcher, fleet, build_identity(config), GatewayMetrics(Registry()), instance=INSTANCE
+            config, self.core, fleet, build_identity(config), GatewayMetrics(Registry()), instance=INSTANCE
         )
         self.parts = Assembly(context, self.turns)
         ids = self.parts.clients.request_ids
@@ -213,12 +215,12 @@ class World:
     @property
     def lifecycle(self):
         """Return the lifecycle events of the requests; none of a compiled gateway."""
-        return getattr(self.dispatcher, "events", [])
+        return self._recorded.events
 
     @property
     def usage(self):
         """Return the usage of the last request; None of a compiled gateway."""
-        return getattr(self.dispatcher, "usage", None)
+        return self._recorded.usage
 
     @property
     def failures(self):
@@ -232,7 +234,7 @@ class World:
     def at_rest(self):
         """Return whether no stream, body or ticket of any request is left."""
         statistics = self.parts.statistics()
-        running = sum(lane["running_requests"] for lane in self.dispatcher.statistics()["workers"].values())
+        running = sum(lane["running_requests"] for lane in self.core.statistics()["workers"].values())
         return (statistics["streams"], statistics["buffered_body_bytes"], running) == (0, 0, 0)
 
 

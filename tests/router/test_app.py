@@ -29,7 +29,7 @@ async def test_every_reading_is_in_the_catalogue():
 
 async def test_policy_errors_are_counted_and_logged_once(caplog):
     system = GatewayProcess(Config())
-    failures = system.dispatcher._runner._failed, system.running._failed
+    failures = system.core.policies.default._failed, system.running._failed
     for failed, first in zip(failures, (True, False), strict=True):
         failed("mine", "it raised KeyError('x')", first)
     assert counted(system.registry, "policy_errors") == [("mine",)] * 2

@@ -1,11 +1,11 @@
-"""A gateway over the real fleet and dispatcher, with scripted workers behind it."""
+"""A gateway over the real fleet and core, with scripted workers behind it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Callable
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -19,11 +19,10 @@ from router.gateway.metrics import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import PublicServer
 from router.metrics.registry import Registry
-from router.placement import dispatcher
-from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
+from router.placement import core
+from router.placement.core import DecisionCore
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
-from router.placement.placer import PendingPlacement
 from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
@@ -38,14 +37,9 @@ FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: Ran
 """What a worker of model ``m`` reports."""
 
 
-COMPILED = not str(dispatcher.__file__).endswith(".py")
+COMPILED = not str(core.__file__).endswith(".py")
 """Whether mypyc compiled the gateway. Its classes take no subclasses and no stand-ins, so the rigs then use the real
-dispatcher and identity, and record no lifecycle events."""
-
-if TYPE_CHECKING or not COMPILED:  # noqa: SIM108 - mypy joins the two types of a conditional expression
-    _Base = Dispatcher
-else:
-    _Base = object
+identity, and record no lifecycle events."""
 
 
 class StubIdentity:
@@ -77,71 +71,50 @@ class StubIdentity:
         self.observed.append((model, prompt_tokens))
 
 
-class RecordingDispatcher(_Base):
-    """The real dispatcher. It records every lifecycle event in `events`."""
+class Recorded:
+    """The outcomes of placements and the lifecycle events of tickets, in order, while the real core works.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    `requests` are those that were dispatched, `usage` is that of the last complete answer, and `last_reason` that of
+    the last retry.
+    """
+
+    def __init__(self, core: Any) -> None:
         self.events: list[str] = []
         self.requests: list[Request] = []
         self.usage: Usage | None = None
         self.last_reason: str | None = None
+        if COMPILED:
+            return
+        dispatch, tickets = core.dispatcher.dispatch, core.tickets
 
-    def dispatch(
-        self,
-        request: Request,
-        now_s: float,
-        *,
-        may_hold: bool = False,
-        may_wait: bool = False,
-        within: Container[str] | None = None,
-        decided: PendingPlacement | None = None,
-    ) -> Ticket | Held | Queued | Reject:
-        outcome = super().dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided)
-        self.events.append(type(outcome).__name__.lower())
-        self.requests.append(request)
-        return outcome
+        def dispatched(request: Request, now_s: float, **options: Any) -> object:
+            outcome = dispatch(request, now_s, **options)
+            self.events.append(type(outcome).__name__.lower())
+            self.requests.append(request)
+            return outcome
 
-    def retry(
-        self,
-        ticket: Ticket,
-        point: FailurePoint,
-        now_s: float,
-        reason: str,
-        retry_after_s: float | None = None,
-        *,
-        within: Container[str] | None = None,
-    ) -> Ticket | Reject:
-        self.events.append(f"retry {point.value}")
+        core.dispatcher.dispatch = dispatched
+        core.dispatcher.retry = self._noting(core.dispatcher.retry, self._retried)
+        tickets.first_token = self._noting(tickets.first_token, lambda *_: "first_token")
+        tickets.progress = self._noting(tickets.progress, lambda ticket, events, *_: f"progress {events}")
+        tickets.finished = self._noting(tickets.finished, self._finished)
+        tickets.failed = self._noting(tickets.failed, lambda ticket, point, *_: f"failed {point.value}")
+        tickets.cancelled = self._noting(tickets.cancelled, lambda *_: "cancelled")
+
+    def _noting(self, real: Callable[..., Any], event: Callable[..., str]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            self.events.append(event(*args, *options.values()))
+            return real(*args, **options)
+
+        return noted
+
+    def _retried(self, ticket: object, point: FailurePoint, now_s: float, reason: str, *_: object) -> str:
         self.last_reason = reason
-        return super().retry(ticket, point, now_s, reason, retry_after_s, within=within)
+        return f"retry {point.value}"
 
-    def first_token(self, ticket: Ticket, now_s: float) -> None:
-        self.events.append("first_token")
-        super().first_token(ticket, now_s)
-
-    def progress(self, ticket: Ticket, output_tokens: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
-        self.events.append(f"progress {output_tokens}")
-        super().progress(ticket, output_tokens, gaps_s, now_s)
-
-    def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
-        self.events.append(f"finished {status}")
+    def _finished(self, ticket: object, usage: Usage, now_s: float, status: int = 200) -> str:
         self.usage = usage
-        super().finished(ticket, usage, now_s, status=status)
-
-    def failed(
-        self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
-    ) -> None:
-        self.events.append(f"failed {point.value}")
-        super().failed(ticket, point, now_s, reason, retry_after_s)
-
-    def cancelled(self, ticket: Ticket, now_s: float) -> None:
-        self.events.append("cancelled")
-        super().cancelled(ticket, now_s)
-
-
-def build_dispatcher(*args: Any, **kwargs: Any) -> RecordingDispatcher:
-    return cast("RecordingDispatcher", (Dispatcher if COMPILED else RecordingDispatcher)(*args, **kwargs))
+        return f"finished {status}"
 
 
 def build_identity(config: Config) -> StubIdentity:
@@ -164,7 +137,7 @@ class Rig:
         self.registry = Registry()
         residency = ResidencyMap()
         self.fleet = Fleet(config.health, residency, connector=config.handover.connector)
-        self.dispatcher = build_dispatcher(
+        self.core = DecisionCore(
             self.fleet,
             residency,
             build_policy(PolicySpec("round_robin"), random.Random(0)),
@@ -174,10 +147,11 @@ class Rig:
             max_requests_per_worker=config.limits.max_requests_per_worker,
             handover=config.handover,
         )
+        self.recorded = Recorded(self.core)
         self.identity = build_identity(config)
         identity = cast("PromptIdentifier", self.identity)
         metrics = GatewayMetrics(self.registry)
-        context = GatewayContext(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
+        context = GatewayContext(config, self.core, self.fleet, identity, metrics, relearn, traces=traces)
         self.gateway = PublicServer(context)
         self.workers: list[ScriptedWorker] = []
         self.address = ""
@@ -231,7 +205,7 @@ class Rig:
     def idle(self) -> bool:
         """Whether the gateway has no request in progress and no worker has reserved load."""
         statistics = self.gateway.statistics()
-        running = sum(load["running_requests"] for load in self.dispatcher.statistics()["workers"].values())
+        running = sum(load["running_requests"] for load in self.core.statistics()["workers"].values())
         return bool(statistics["streams"] == 0 and running == 0)
 
     async def aclose(self) -> None:

@@ -20,11 +20,12 @@ from loadtest.report.summary import percentile
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Dispatcher, Ticket
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.load import fleet_load
 from router.placement.load.fleet_load import ARRAYS_FROM
 from router.placement.request import Request, Usage
+from router.placement.tickets import Ticket
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
@@ -53,9 +54,9 @@ def make_request(index: int, prompt: Prompt) -> Request:
     return Request(f"r{index}", "/v1/completions", "m", prompt, prompt.tokens, 0.0)
 
 
-def placed(dispatcher: Dispatcher, request: Request, now_s: float) -> Ticket:
+def placed(core: DecisionCore, request: Request, now_s: float) -> Ticket:
     """Dispatch a request that a worker accepts at once."""
-    ticket = dispatcher.dispatch(request, now_s)
+    ticket = core.dispatcher.dispatch(request, now_s)
     assert isinstance(ticket, Ticket)
     return ticket
 
@@ -66,12 +67,12 @@ def hold(residency: ResidencyMap, slot: int, tokens: Sequence[int]) -> None:
     residency.slot(slot).ingest(0, batch(stored(list(range(1, blocks + 1)), list(tokens[: blocks * BLOCK_TOKENS]))))
 
 
-def make_dispatcher(workers: int, rng: random.Random, conversation: Sequence[int]) -> Dispatcher:
-    """Return a dispatcher over ready workers with learned speeds and some load."""
+def make_core(workers: int, rng: random.Random, conversation: Sequence[int]) -> DecisionCore:
+    """Return a decision core over ready workers with learned speeds and some load."""
     residency = ResidencyMap()
     fleet = Fleet(HealthConfig(), residency)
     spec = PolicySpec()
-    dispatcher = Dispatcher(fleet, residency, build_policy(spec, random.Random(0)), spec=spec)
+    core = DecisionCore(fleet, residency, build_policy(spec, random.Random(0)), spec=spec)
     for index in range(workers):
         endpoint = fleet.add(Endpoint("http", "127.0.0.1", 1024 + index), 0.0)
         fleet.probe_succeeded(endpoint.id, FACTS, 0.0)
@@ -83,28 +84,28 @@ def make_dispatcher(workers: int, rng: random.Random, conversation: Sequence[int
             hold(residency, slot, conversation[: int(share * len(conversation))])
     for index in range(workers * 12):  # every worker learns its speed, and some requests stay in progress
         prompt = make_prompt([rng.randrange(30_000) for _ in range(rng.randint(64, 512))])
-        ticket = placed(dispatcher, make_request(index, prompt), index * 0.01)
-        dispatcher.first_token(ticket, index * 0.01 + prompt.tokens * 2e-5 + 0.01)
+        ticket = placed(core, make_request(index, prompt), index * 0.01)
+        core.tickets.first_token(ticket, index * 0.01 + prompt.tokens * 2e-5 + 0.01)
         if index % 3:
-            dispatcher.finished(ticket, Usage(prompt.tokens, 20, 0), index * 0.01 + 0.2)
-    return dispatcher
+            core.tickets.finished(ticket, Usage(prompt.tokens, 20, 0), index * 0.01 + 0.2)
+    return core
 
 
 def measure(workers: int, rounds: int, tokens: int) -> list[float]:
     """Return the decisions' CPU times in microseconds."""
     rng = random.Random(1)
     conversation = [rng.randrange(30_000) for _ in range(tokens)]
-    dispatcher = make_dispatcher(workers, rng, conversation)
+    core = make_core(workers, rng, conversation)
     now_s, times_us = workers * 0.12, []
     for index in range(rounds):
         prompt = make_prompt([*conversation, index])
         prompt.chain(BLOCK_TOKENS)  # the tokeniser computes the hashes, so their time does not count
         request = make_request(index, prompt)
         started = time.thread_time()
-        ticket = placed(dispatcher, request, now_s)
+        ticket = placed(core, request, now_s)
         times_us.append((time.thread_time() - started) * 1e6)
-        dispatcher.first_token(ticket, now_s + 0.02)
-        dispatcher.finished(ticket, Usage(prompt.tokens, 20, None), now_s + 0.05)
+        core.tickets.first_token(ticket, now_s + 0.02)
+        core.tickets.finished(ticket, Usage(prompt.tokens, 20, None), now_s + 0.05)
         now_s += 0.01
     return times_us
 

@@ -1,4 +1,4 @@
-"""Workers as documents, from fleet, dispatcher, residency map and watcher."""
+"""Workers as documents, from fleet, decision core, residency map and watcher."""
 
 from __future__ import annotations
 
@@ -111,22 +111,23 @@ class _Describing:
 def _links(system: ProcessView) -> dict[Candidate, list[Link]]:
     """Return the links to each candidate, slowest first."""
     found: dict[Candidate, list[Link]] = {}
-    for link in sorted(system.dispatcher.links(system.now_s()), key=lambda link: link.tokens_per_s):
+    for link in sorted(system.core.planner.known_links(system.now_s()), key=lambda link: link.tokens_per_s):
         found.setdefault(link.receiver, []).append(link)
     return found
 
 
 def _loads(system: ProcessView) -> dict[str, Counters]:
     """Return reserved load and learned speeds of each candidate, with the estimates for a new request."""
-    loads: dict[str, Counters] = system.dispatcher.statistics()["workers"]
+    loads: dict[str, Counters] = system.core.loads.statistics(system.fleet.candidates)
     now_s = system.now_s()
-    sources = system.dispatcher.speed_sources(now_s)
-    for view in system.dispatcher.views(now_s):
+    candidates = system.fleet.candidates
+    sources = {one.id: system.core.loads.speed_source(one, now_s) for one in candidates}
+    for view in system.core.loads.shown(candidates, now_s):
         loads[view.id] |= {
             "queue_wait_s": view.queue_wait_s,
             "utilisation": view.utilisation,
             "speed": sources[view.id],
-            "stuck_kv_tokens": system.dispatcher.pinned.stuck_tokens(view.id),
+            "stuck_kv_tokens": system.core.pinned.stuck_tokens(view.id),
         }
     return loads
 

@@ -93,7 +93,7 @@ async def list_fleet(call: Call) -> Answer:
 
 def _rows(system: ProcessView) -> list[FleetRow]:
     """Return one row for each candidate, and for each endpoint that no probe has reached so far."""
-    views = {view.id: view for view in system.dispatcher.views(system.now_s())}
+    views = {view.id: view for view in system.core.loads.shown(system.fleet.candidates, system.now_s())}
     recent = system.measurements.recent(system.now_s())
     in_flight = system.in_flight()
     rows: list[FleetRow] = []
@@ -132,7 +132,7 @@ def _unknown(endpoint: FleetEndpoint, in_flight: int) -> FleetRow:
 def _row(
     system: ProcessView, candidate: Candidate, view: WorkerView | None, recent: WorkerMeasured, in_flight: int
 ) -> FleetRow:
-    endpoint, load = candidate.endpoint, system.dispatcher.worker_load(candidate)
+    endpoint, load = candidate.endpoint, system.core.loads.of(candidate)
     cache, accuracy, speed = system.residency.slot(candidate.slot).state(), load.accuracy, load.speed
     capacity = view.kv_capacity_tokens if view is not None else 0
     return replace(

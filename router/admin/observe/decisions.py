@@ -184,7 +184,7 @@ async def list_decisions(call: Call) -> Answer:
     """The latest decisions with their reasons and outcomes, newest first."""
     place = LogPlace.of_cursor(call.query["cursor"])
     before = None if place is None else (place.at_s, place.ticket_id)
-    records = call.process.dispatcher.decisions(READ_AT_MOST + 1, before)
+    records = call.process.core.log.latest(READ_AT_MOST + 1, before)
     found, seen = await _find(records[:READ_AT_MOST], _filter(call.query, call.process.fleet), call.query["limit"])
     return await _page(call, found, _place(records[seen - 1]).cursor if seen < len(records) else None)
 

@@ -20,8 +20,7 @@ from router.admin.operations import Answer, Call, operation
 from router.admin.system import ProcessView
 from router.gateway.layers.handover.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
-from router.placement.decision_log.decisions import Explanation
-from router.placement.dispatcher import Dispatcher
+from router.placement.explain import Explainer, Explanation
 from router.placement.fleet.fleet import Fleet
 
 _WHOLE = "two workers cannot share this request"
@@ -158,9 +157,9 @@ async def explain(call: Call) -> Answer:
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
     headers, body = {name.lower(): value for name, value in question.headers.items()}, _bytes(question.body)
     previewed = await call.process.gateway.preview(question.path, headers, body, question.key)
-    dispatcher, now_s = call.process.dispatcher, call.process.now_s()
-    explanation, passed_over = _explained(dispatcher, previewed, now_s)
-    terms = terms_of(dispatcher.spec_of(previewed.request.policy))
+    core, now_s = call.process.core, call.process.now_s()
+    explanation, passed_over = _explained(core.explainer, previewed, now_s)
+    terms = terms_of(core.policies.of(previewed.request.policy).spec)
     document = msgspec.convert({**explanation.to_builtins(), "terms": terms}, ExplanationDocument)
     document.passed_over = list(map(_passed_over, passed_over))
     name_candidates(document.candidates, call.process.fleet)
@@ -182,7 +181,7 @@ def _handover(
         split(body, ANSWER_APIS[request.path], connector)
     except HandoverError as error:
         return HandoverExplanation(pays=False, reason=f"{_WHOLE}: {error}")
-    found = system.dispatcher.explain_handover(request, now_s)
+    found = system.core.planner.explain(request, now_s)
     return HandoverExplanation(
         pays=found.pays,
         reason=found.reason,
@@ -193,16 +192,16 @@ def _handover(
 
 
 def _explained(
-    dispatcher: Dispatcher, previewed: PreviewedRequest, now_s: float
+    explainer: Explainer, previewed: PreviewedRequest, now_s: float
 ) -> tuple[Explanation, list[Explanation]]:
     """Return the decision about the request, or about the first fallback that has a worker if its model has none.
 
     The list has those about the other models that were tried.
     """
-    own = dispatcher.explain(previewed.request, now_s)
+    own = explainer.explain(previewed.request, now_s)
     without_worker: list[Explanation] = []
     for other in previewed.fallbacks if own.lacks_worker else ():
-        fallback = dispatcher.explain(other, now_s)
+        fallback = explainer.explain(other, now_s)
         if fallback.choice is not None:
             return fallback, [own, *without_worker]
         without_worker.append(fallback)

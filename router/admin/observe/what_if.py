@@ -82,7 +82,7 @@ async def what_if(call: Call) -> Answer:
     question: PolicyQuestion = call.body
     spec = PolicySpec(question.rule, question.params, question.hold, question.lanes)
     try:
-        with call.process.dispatcher.what_ifs.begin(spec) as what_if:
+        with call.process.core.what_ifs.begin(spec) as what_if:
             summary = await _summed(what_if)
     except PolicyError as error:
         raise invalid(str(error)) from None

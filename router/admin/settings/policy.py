@@ -114,14 +114,14 @@ def _wanted(call: Call) -> PolicyConfig:
 
 
 def _document(call: Call) -> PolicyDocument:
-    dispatcher = call.process.dispatcher
-    spec = dispatcher.policy_spec
+    runner = call.process.core.policies.default
+    spec = runner.spec
     return PolicyDocument(
         rule=spec.rule,
         params=dict(spec.params),
         hold=_in_force(hold_of(spec)),
         lanes=_in_force(lanes_of(spec)),
-        statistics=dispatcher.policy_statistics(),
+        statistics=runner.shown(),
         available=_available(),
         wrappers={name: msgspec.convert(about, AvailableWrapper) for name, about in describe_wrappers().items()},
     )

@@ -99,7 +99,7 @@ async def compare_shadows(call: Call) -> Answer:
     route = _routes(call).named(name)
     if route is None:
         raise not_found(f"route {name!r}", "GET /admin/v1/routes lists all")
-    shadows = call.process.dispatcher.shadows(route.name)
+    shadows = call.process.core.policies.shadows_of(route.name)
     found = {} if shadows is None else shadows.compared(call.process.now_s(), window_s)
     return Answer(
         ShadowComparison(

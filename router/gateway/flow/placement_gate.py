@@ -19,11 +19,12 @@ from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue
 from router.gateway.queues.request import WaitingRequest
 from router.gateway.queues.route_queue import RouteQueue, RouteQueues
+from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
-from router.placement.placer import PendingPlacement
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
+from router.placement.ticket_life import Tickets
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
 Placement: TypeAlias = Ticket | LegPlan | Queued | Held | RequestError
@@ -44,6 +45,7 @@ class PlacementGate:
     """
 
     dispatcher: Dispatcher
+    tickets: Tickets
     quarantine: Quarantine
     no_worker: NoWorkerQueue
     hold_queue: HoldQueue
@@ -83,7 +85,7 @@ class PlacementGate:
         shared = None
         if self.planner is not None:
             shared = self._shared(self.planner, outbound, request, state, now_s, within)
-        if shared is None or isinstance(shared, PendingPlacement):
+        if shared is None or isinstance(shared, DecisionRecord):
             placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
         else:
             placed = shared
@@ -105,7 +107,7 @@ class PlacementGate:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> LegPlan | PendingPlacement | RequestError | None:
+    ) -> LegPlan | DecisionRecord | RequestError | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.
@@ -122,7 +124,7 @@ class PlacementGate:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-        decided: PendingPlacement | None,
+        decided: DecisionRecord | None,
     ) -> Ticket | Held | Queued | Reject:
         """Ask for one worker, unless the policy has decided."""
         may_hold = self._may_hold(outbound, state)
@@ -273,7 +275,7 @@ class PlacementGate:
         try:
             within = self.within(outbound, tried(ticket))
         except RequestError as error:
-            self.dispatcher.failed(ticket, *why)
+            self.tickets.failed(ticket, *why)
             return error
         again = self.dispatcher.retry(ticket, *why, within=within)
         if isinstance(again, Reject):
@@ -318,7 +320,7 @@ class PlacementGate:
 
     def opened(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> None:
         if attempt.response is not None and attempt.response.events and not attempt.refused:
-            self.dispatcher.first_token(attempt.ticket, now_s)
+            self.tickets.first_token(attempt.ticket, now_s)
         if self.quarantine.active:
             self.quarantine.survived(self.body_key(outbound))
 
@@ -333,17 +335,17 @@ class PlacementGate:
     def finish(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
         if outbound.digest is not None or self.quarantine.active:
             self.quarantine.answered(self.body_key(outbound), now_s, identified=outbound.digest is not None)
-        self.dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
+        self.tickets.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def fail(self, attempt: Attempt, now_s: float) -> None:
         failure = attempt.failure
         assert failure is not None
-        self.dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
+        self.tickets.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
 
     def cancel(self, attempt: Attempt, now_s: float) -> None:
         """Abort an attempt and release it. A tunnel counts as finished, because its client was served."""
         attempt.let_go(reusable=False)
         if attempt.switched:
-            self.dispatcher.finished(attempt.ticket, Usage(), now_s)
+            self.tickets.finished(attempt.ticket, Usage(), now_s)
         else:
-            self.dispatcher.cancelled(attempt.ticket, now_s)
+            self.tickets.cancelled(attempt.ticket, now_s)

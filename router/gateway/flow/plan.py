@@ -16,8 +16,8 @@ from router.errors import RequestError
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.rewrites.body_rewriter import OutgoingBody
+from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.endpoints import FleetEndpoint
-from router.placement.placer import PendingPlacement
 from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 
@@ -199,7 +199,7 @@ class Planner(Protocol):
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> LegPlan | PendingPlacement | RequestError | None:
+    ) -> LegPlan | DecisionRecord | RequestError | None:
         """Return a plan whose load is reserved, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked.

@@ -102,8 +102,8 @@ class Responder:
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         self._services.log.gaps(self._outbound, gaps_s)
         if self.answering is not None:
-            dispatcher, ticket = self._services.placements.dispatcher, self.answering.ticket
-            dispatcher.progress(ticket, events, gaps_s, self.relay.last_read_s)
+            tickets, ticket = self._services.placements.tickets, self.answering.ticket
+            tickets.progress(ticket, events, gaps_s, self.relay.last_read_s)
 
     def worker_failed(self, kind: ErrorKind, message: str) -> Attempt | None:
         """Record that the worker failed the answer in progress. Return its attempt; None without such an answer."""

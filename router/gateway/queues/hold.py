@@ -6,10 +6,10 @@ import asyncio
 
 from policies.view import WorkerId
 from router.gateway.queues.request import WaitingRequest, count
-from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.held_by_worker import HeldByWorker
+from router.placement.ticket_life import Tickets
 from router.placement.tickets import Held
 
 
@@ -21,16 +21,16 @@ class HoldQueue:
     hold expires.
     """
 
-    def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(self, tickets: Tickets, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
         self._waiting: HeldByWorker[WaitingRequest] = HeldByWorker()
         self._timers: dict[WaitingRequest, asyncio.TimerHandle] = {}
         self._due: dict[WorkerId | None, None] = {}
         """The workers whose requests are offered in the next iteration, in order."""
-        self._dispatcher = dispatcher
+        self._tickets = tickets
         self._fleet = fleet
-        dispatcher.on_prefills_done.append(self.prefills_done)
+        tickets.on_prefills_done.append(self.prefills_done)
         fleet.on_change.append(self.changed)
         fleet.on_loss.append(self.lost)
 
@@ -52,7 +52,7 @@ class HoldQueue:
     def prefills_done(self, worker: WorkerId) -> None:
         """Offer the requests of `worker`, which has no prefill left, in the next iteration.
 
-        Not at once, because the dispatcher calls this in the middle of its own work.
+        Not at once, because this is called in the middle of the end of a prefill.
         """
         if self._waiting.first(worker):
             self._soon(worker)
@@ -72,8 +72,8 @@ class HoldQueue:
         return [(route, model, number) for (route, model), number in counts.items()]
 
     def close(self) -> None:
-        if self.prefills_done in self._dispatcher.on_prefills_done:
-            self._dispatcher.on_prefills_done.remove(self.prefills_done)
+        if self.prefills_done in self._tickets.on_prefills_done:
+            self._tickets.on_prefills_done.remove(self.prefills_done)
         if self.changed in self._fleet.on_change:
             self._fleet.on_change.remove(self.changed)
             self._fleet.on_loss.remove(self.lost)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from policies.view import FACTS, Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
+from router.placement.fleet.endpoints import Candidate, FleetEndpoint
+from router.placement.load.views import LookedUpPrefix
 from router.residency.exact.difference import Difference
 
 CANDIDATES_KEPT = 524_288
@@ -42,9 +43,14 @@ class HandoverLeg(NamedTuple):
         return {"leg": self.part, "plan": self.plan, "with_worker": self.worker}
 
 
-class DecisionRecord(msgspec.Struct):
-    """One decision and its outcome. Views are kept unchanged, and turned into text only on request.
+UNDECIDED = Decision((), "")
 
+
+class DecisionRecord(msgspec.Struct):
+    """One decision: what was seen, what was decided, and, once it is carried out, the outcome.
+
+    Views are kept unchanged, and turned into text only on request. Until the decision is carried out, `candidates` are
+    those of `fleet`, `found` is their cached prefixes, and `trial` is the half-open endpoint that must be chosen.
     `counted` says whether the prompt's tokens were counted and not estimated. `outcome` is "running" until the attempt
     ends, then "finished", "failed: ..." or "cancelled". `residency` says how far `predicted_cached_tokens` could be
     trusted. `difference` explains why the response reported another number. `by_policy` is False if the policy had no
@@ -52,17 +58,20 @@ class DecisionRecord(msgspec.Struct):
     """
 
     at_s: float
-    ticket_id: int
-    attempt: int
     route: str
     policy: str
     counted: bool
     request: RequestView
     fleet: FleetView
-    decision: Decision
-    worker: WorkerId
-    residency: Residency
-    predicted_cached_tokens: int | None
+    decision: Decision = UNDECIDED
+    candidates: tuple[Candidate, ...] = ()
+    trial: FleetEndpoint | None = None
+    found: LookedUpPrefix | None = None
+    ticket_id: int = 0
+    attempt: int = 1
+    worker: WorkerId = WorkerId("")
+    residency: Residency = Residency.UNKNOWN
+    predicted_cached_tokens: int | None = None
     reported_cached_tokens: int | None = None
     difference: Difference | None = None
     ttft_s: float | None = None
@@ -75,6 +84,15 @@ class DecisionRecord(msgspec.Struct):
     def place(self) -> tuple[float, int]:
         """The place in the log of one process: a later decision has a greater one."""
         return self.at_s, self.ticket_id
+
+    def carried_out(self, ticket_id: int, attempt: int, worker: WorkerView, predicted: int | None) -> None:
+        """Record the placement on `worker`, and drop what only a placement needs."""
+        self.ticket_id = ticket_id
+        self.attempt = attempt
+        self.worker = worker.id
+        self.residency = worker.residency
+        self.predicted_cached_tokens = predicted
+        self.candidates, self.trial, self.found = (), None, None
 
     def close(self, outcome: str, now_s: float) -> None:
         self.outcome = outcome
@@ -195,58 +213,6 @@ def memory_of(fleet: FleetView) -> int:
 
 def _place(record: DecisionRecord) -> tuple[float, int]:
     return record.place
-
-
-Action = Literal["dispatch", "hold", "queue", "reject"]
-
-
-class Asked(NamedTuple):
-    """Who decides for a request: its route, and the policy with its rule. `counted`: its tokens were counted."""
-
-    route: str
-    policy: str
-    rule: str
-    counted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The answer to `Dispatcher.explain`. `choice` is None if the request would be queued or rejected (`reason`).
-
-    `lacks_worker`: no worker of the model can take the request now, so that one of a fallback may.
-    """
-
-    request: RequestView
-    asked: Asked
-    choice: WorkerId | None
-    action: Action
-    hold_s: float
-    reason: str
-    fleet: FleetView | None
-    decision: Decision | None
-    excluded: Mapping[WorkerId, str]
-    lacks_worker: bool = False
-
-    def to_builtins(self) -> dict[str, object]:
-        """Return the explanation for the admin API, candidates best first."""
-        candidates: list[dict[str, object]] = []
-        if self.fleet is not None and self.decision is not None:
-            candidates = describe_candidates(self.fleet, self.decision)
-        return {
-            "request_id": self.request.id,
-            "model": self.request.model,
-            "prompt_tokens": self.request.prompt_tokens,
-            "prompt_tokens_exact": self.asked.counted,
-            "route": self.asked.route,
-            "policy": self.asked.policy,
-            "rule": self.asked.rule,
-            "choice": self.choice,
-            "action": self.action,
-            "hold_s": self.hold_s,
-            "reason": self.reason,
-            "candidates": candidates,
-            "excluded": dict(self.excluded),
-        }
 
 
 def describe_candidates(fleet: FleetView, decision: Decision) -> list[dict[str, object]]:

@@ -71,7 +71,7 @@ class WhatIf:
         for at_s, kind, record in self._events():
             placed = whole = None
             if kind is LifecycleEventKind.RESERVED:
-                fleet = record.fleet.with_running_share(self._running.share)
+                fleet = record.fleet.copied(running_share=self._running.share)
                 if record.leg is None:  # no policy sees the fleet of a part of a KV handover
                     placed, whole = _placed(record, fleet), fleet if record.place >= self._from else None
                 yield None if whole is None or not record.by_policy else self._decide(record, whole)

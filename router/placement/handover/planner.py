@@ -1,68 +1,64 @@
-"""Place a request on two workers: one computes its prompt, and hands the KV cache to one that writes the answer."""
+"""Plan requests that workers share, and place them.
+
+A plan is a list of legs, of which the last one writes the answer. Either one worker computes the prompt and hands the
+KV cache to the one that answers (a handover), or the worker that answers pulls the start of the prompt from another
+one, which has it in host memory, and computes the rest (a pull). A plan is made if it costs less than one worker.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import Matrix, PairCost, cheapest, pair_s, stalled_s
-from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
+from backends.vllm.handover.connector import Order
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.offloading_peer import SERVED_TIERS
+from policies.handover_cost import Matrix, MoveCost, cheapest_pair, pair_s, pull_cost, stalled_s
+from policies.kv_space import fits
+from policies.view import FleetView
+from policies.wrappers.prefill_lanes import lane_prices_s
 from router.config.model import HandoverConfig
-from router.placement.decision_log.decisions import HandoverLeg
-from router.placement.fleet.endpoints import PREFILL
-from router.placement.fleet.roles import receives
+from router.errors import ErrorKind, RequestError
+from router.placement.decision_log.decisions import DecisionRecord, HandoverLeg
+from router.placement.fleet.endpoints import PREFILL, Candidate
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.residency_source import ResidencySource
 from router.placement.handover.explained import ExplainedHandover, alone_explained, explained
 from router.placement.handover.kv_formats import alike_formats, kv_format
-from router.placement.handover.links import Links, Transfer
+from router.placement.handover.links import Link, LinkKind, Links, Transfer
+from router.placement.handover.plan import (
+    Leg,
+    Plan,
+    after_transfer,
+    choose,
+    decoding,
+    free_first,
+    peer_address,
+    prefill_of,
+)
+from router.placement.handover.shared_cards import TransfersUnderWay
 from router.placement.load.fleet_load import WorkerLoads
-from router.placement.load.views import LookedUpPrefix, ViewBuilder
-from router.placement.placer import PendingPlacement, Placer
-from router.placement.policies.policy_runner import PolicyRunner
-from router.placement.request import Request
-from router.placement.selection import Selection
-from router.placement.tickets import Ticket
+from router.placement.named_policies import NamedPolicies
+from router.placement.placer import Placer
+from router.placement.request import FailurePoint, Request
+from router.placement.retry_budget import RetryBudget, tried
+from router.placement.selection import Selection, Selector
+from router.placement.ticket_life import Tickets
+from router.placement.tickets import Queued, Reject, Ticket
 
 
-class Seen(NamedTuple):
-    """Candidates and what is known of them."""
-
-    selection: Selection
-    view: RequestView
-    fleet: FleetView
-    found: LookedUpPrefix | None
-
-
-class PlannedHandover(NamedTuple):
-    """A pair, and what it costs beside one worker. Nothing is reserved yet. `at_any_cost`: it may cost more."""
-
-    prefill: Seen
-    decode: Seen
-    cost: PairCost
-    at_any_cost: bool
-
-
-class WorkerChoices(NamedTuple):
-    """The workers among which a request is placed: for its prefill, and `alone` for the whole of it.
-
-    A prefill worker that has a trial comes first, if a pair with it pays; `others` are the prefill workers without it.
-    """
-
-    prefill: Selection
-    others: Selection | None
-    alone: Selection
-
-
-class _Compared(NamedTuple):
+class _Pairs(NamedTuple):
     """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
 
     `streams` says which senders have streams of their own.
     """
 
-    senders: Seen
-    receivers: Seen
+    senders: DecisionRecord
+    receivers: DecisionRecord
     singles: FleetView
     tokens_per_s: Matrix
     latency_s: Matrix
@@ -70,67 +66,153 @@ class _Compared(NamedTuple):
     costs_s: Matrix
 
     @property
-    def cheapest(self) -> PairCost:
-        return cheapest(self.costs_s, self.singles)
-
-
-class HandoverTickets(NamedTuple):
-    """Reservations on both workers, made in one step."""
-
-    prefill: Ticket
-    decode: Ticket
+    def cheapest(self) -> MoveCost:
+        return cheapest_pair(self.costs_s, self.receivers.fleet, self.singles)
 
 
 class HandoverPlanner:
-    """Compares pairs with single workers, and reserves the load of a pair."""
+    """Compares plans with single workers, and reserves the load of a plan. Without a setting for it, it plans none."""
 
-    def __init__(self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder, loads: WorkerLoads) -> None:
+    def __init__(
+        self,
+        config: HandoverConfig,
+        fleet: Fleet,
+        residency: ResidencySource,
+        selector: Selector,
+        placer: Placer,
+        tickets: Tickets,
+        loads: WorkerLoads,
+        policies: NamedPolicies,
+        budget: RetryBudget,
+    ) -> None:
+        kinds: tuple[LinkKind, ...] = "handover", "pull"
+        self.links = {kind: Links(kind, config.transfer_tokens_per_s, config.latency_s) for kind in kinds}
         self._config = config
-        self.links = Links("handover", config.transfer_tokens_per_s, config.latency_s)
+        self._together = config.connector is not None and CONNECTORS[config.connector].order is Order.TOGETHER
+        self._fleet = fleet
+        self._residency = residency
+        self._selector = selector
         self._placer = placer
-        self._view_builder = view_builder
+        self._tickets = tickets
         self._loads = loads
+        self._policies = policies
+        self._budget = budget
+        self._under_way = TransfersUnderWay()
 
     def plan(
-        self, request: Request, workers: WorkerChoices, now_s: float, *, at_any_cost: bool = False
-    ) -> PlannedHandover | None:
-        """Return the cheapest pair if it costs less than every worker alone; None otherwise.
+        self,
+        request: Request,
+        now_s: float,
+        allows: Callable[[Plan | None], bool],
+        *,
+        within: Container[str] | None = None,
+        prefiller: str | None = None,
+    ) -> Plan | DecisionRecord | RequestError | None:
+        """Return the plan that delays least, if it costs less than one worker.
 
-        With `at_any_cost` it may cost more. A decode worker that has a trial comes first, if a pair with it pays.
+        `allows` says whether the request's body and what is known of the workers allow a plan; None stands for any
+        handover. `within` limits the endpoints, and `prefiller` is as in `pair`. Without a plan, return what the policy
+        has decided meanwhile, for `Dispatcher.dispatch`, or None if it was not asked. An error refuses the request.
         """
-        compared = self._compare(request, workers, now_s)
-        if compared is None:
+        pair = pull = None
+        if self._config.connector is not None:
+            found = self.pair(request, now_s, within=within, prefiller=prefiller)
+            if isinstance(found, Plan):
+                pair = found if allows(found) else None
+            elif found is not None and self._config.no_prefill_worker == "refuse" and allows(None):
+                return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
+        if pair is None or not pair.at_any_cost:
+            pull = self.pull(request, now_s, within=within)
+        if isinstance(pull, Plan):
+            if pair is None:
+                return pull if allows(pull) else pull.answer.seen
+            return pull if pull.cost.delay_s < pair.cost.cost_s else pair
+        return pull if pair is None else pair
+
+    # handovers
+
+    def pair(
+        self,
+        request: Request,
+        now_s: float,
+        *,
+        within: Container[str] | None = None,
+        prefiller: str | None = None,
+        even_if_dearer: bool = False,
+    ) -> Plan | Queued | Reject | None:
+        """Return the cheapest pair of workers for the request if it costs less than one worker; None if it does not.
+
+        `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
+        pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
+        """
+        prefill = self._selector.select(request, (), now_s, within, prefill=True)
+        if not isinstance(prefill, Selection):
+            return prefill
+        alone = self._selector.select(request, (), now_s, within)
+        if not isinstance(alone, Selection):
             return None
-        cost = compared.cheapest
+        named = tuple(one for one in prefill.candidates if one.endpoint.id == prefiller)
+        if named:
+            prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
+        pairs = self._compared(request, prefill, alone, now_s, within, alternatives=not named)
+        if pairs is None:
+            return None
+        cost, at_any_cost = pairs.cheapest, even_if_dearer or bool(named)
         if not (cost.pays or (at_any_cost and cost.possible)):
             return None
-        return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost)
+        sender, receiver = pairs.senders.candidates[cost.sender], pairs.receivers.candidates[cost.receiver]
+        legs = (
+            Leg(sender, pairs.senders, cost.sender),
+            Leg(receiver, pairs.receivers, cost.receiver, "beside" if self._together else "after"),
+        )
+        return Plan("handover", legs, sender, cost, at_any_cost)
 
-    def explain(self, request: Request, workers: WorkerChoices, now_s: float) -> ExplainedHandover:
-        """Return what `plan` compares, without placing anything."""
-        compared = self._compare(request, workers, now_s)
-        if compared is None:
-            singles = self._see(request, workers.alone, now_s).fleet
+    def explain(self, request: Request, now_s: float) -> ExplainedHandover:
+        """Return whether two workers would share the request, and what that costs, without changing any state."""
+        prefill = self._selector.select(request, (), now_s, prefill=True)
+        alone = self._selector.select(request, (), now_s)
+        if not isinstance(prefill, Selection):
+            return ExplainedHandover(False, "no prefill worker can take it now")
+        if not isinstance(alone, Selection):
+            return ExplainedHandover(False, "no worker can take the whole request now")
+        pairs = self._compared(request, prefill, alone, now_s)
+        if pairs is None:
+            singles = self._placer.see(request, alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
-        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = compared
+        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = pairs
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
-    def _compare(self, request: Request, workers: WorkerChoices, now_s: float) -> _Compared | None:
+    def prefillers(self, model: str | None) -> frozenset[str]:
+        """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
+        return frozenset(endpoint.id for endpoint in self._fleet.candidate_sets.prefilling(model).able)
+
+    def _compared(
+        self,
+        request: Request,
+        prefill: Selection,
+        alone: Selection,
+        now_s: float,
+        within: Container[str] | None = None,
+        *,
+        alternatives: bool = True,
+    ) -> _Pairs | None:
         """Return the costs of all pairs; None if no worker receives KV caches.
 
         While a prefill or a decode worker has a trial, these are the pairs with it if one pays. Two workers on trial
-        are no pair.
+        are no pair. Without `alternatives`, no other prefill worker takes the place of the one on trial.
         """
-        prefill, others, alone = workers
-        ready, on_trial = _decoding(alone, self._config.connector)
+        without: Selection | None = prefill
+        if prefill.trial is not None:
+            others = self._selector.select(request, (prefill.trial.id,), now_s, within, prefill=True)
+            without = others if alternatives and isinstance(others, Selection) else None
+        ready, on_trial = decoding(alone, self._config.connector)
         found = None
         if prefill.trial is not None and ready is not None:
             senders = Selection(prefill.trial.candidates, prefill.trial)
             found = self._pairs(request, senders, ready, alone, now_s)
-            if found.cheapest.pays or others is None:
+            if found.cheapest.pays or without is None:
                 return found
-        without = prefill if prefill.trial is None else others
         for receivers in (on_trial, ready):
             if receivers is not None and without is not None:
                 found = self._pairs(request, without, receivers, alone, now_s)
@@ -138,98 +220,177 @@ class HandoverPlanner:
                     break
         return found
 
-    def _pairs(
-        self, request: Request, prefill: Selection, decode: Selection, alone: Selection, now_s: float
-    ) -> _Compared:
-        senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
-        singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
-        speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
+    def _pairs(self, request: Request, prefill: Selection, decode: Selection, alone: Selection, now_s: float) -> _Pairs:
+        senders, receivers = self._placer.see(request, prefill, now_s), self._placer.see(request, decode, now_s)
+        singles = self._placer.see(request, alone, now_s).fleet
+        streams = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
+        speeds = self.links["handover"].speeds(prefill.candidates, decode.candidates, now_s)
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
         stalls_s = np.where(streams, stalled_s(senders.fleet), 0.0)
         costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s)
-        return _Compared(senders, receivers, singles, *speeds, streams, costs_s)
+        return _Pairs(senders, receivers, singles, *speeds, streams, costs_s)
 
-    def reserve(
-        self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
-    ) -> HandoverTickets:
-        """Reserve the prefill on one worker, and the KV space of the prompt on the other.
+    # pulls
 
-        Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
+    def pull(
+        self, request: Request, now_s: float, *, within: Container[str] | None = None, even_if_dearer: bool = False
+    ) -> Plan | DecisionRecord | None:
+        """Return the cheapest pull, if it costs less than the policy's worker without one.
+
+        Only workers pull into whose KV cache the prompt fits: the policy's and, if the policy minimises seconds, the
+        one that is free first. `even_if_dearer`: return the pull by the policy's worker in any case. Otherwise, and if
+        the policy holds the request for KV space, return the policy's decision, or None if no source was a reason to
+        ask the policy.
         """
-        self._loads.arrived(planned.decode.view.block_hashes, now_s)
-        cost = planned.cost
-        names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
-        gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
-        first = decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
-        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False)
-        second = decided(planned.decode, cost.decode, runner, f"decode after {names[0]}: {gain}")
-        view = planned.decode.fleet.worker(cost.decode)
-        after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
-        decode = self._placer.place(request, second, now_s, 1, by_policy=False, after=after)
-        decode.received, decode.moved_tokens, decode.prefill = True, view.uncached_tokens, prefill
-        decode.load.account.prefilled(decode.reservation, now_s)
-        prefill.record.leg = HandoverLeg("prefill", decode.id, decode.candidate.id)
-        decode.record.leg = HandoverLeg("decode", decode.id, prefill.candidate.id)
-        return HandoverTickets(prefill, decode)
+        prompt = request.prompt
+        alone = None if self._config.pulls is None else self._selector.select(request, (), now_s, within)
+        if not isinstance(alone, Selection) or alone.trial is not None:
+            return None
+        if prompt is None or prompt.multiple or not request.reads_cache:
+            return None
+        able = self._fleet.candidate_sets.of(request.model), self._fleet.candidate_sets.prefilling(request.model)
+        sources = tuple(dict.fromkeys((*able[0].ready, *able[1].ready)))
+        slots = {candidate.slot for candidate in (*sources, *alone.candidates)}
+        held = self._residency.held_below(prompt, slots, SERVED_TIERS)
+        holders = tuple(one for one in sources if one.slot in held and peer_address(one) is not None)
+        if not holders:
+            return None
+        decided = self._placer.decide(request, alone, now_s)
+        if decided.decision.hold_s and not decided.decision.until_prefills_done:
+            return decided  # it is held for KV space, and would need as much if it came from another worker
+        row = decided.fleet.row_of(decided.decision.ranked[0])
+        assert row is not None, "the policy runner has checked it"
+        here = self._pull_by(request, decided, row, holders, held)
+        if even_if_dearer:
+            return here if here.cost.possible else decided
+        found = [here] if fits(decided.fleet.worker(row)) else []
+        other = free_first(decided)
+        if other is not None and other != row:
+            there = self._pull_by(request, decided, other, holders, held)
+            found.append(there._replace(cost=self._elsewhere(request, decided, here, there)))
+        paying = (one for one in found if one.cost.pays)
+        return min(paying, key=lambda one: one.cost.cost_s - one.cost.alone_s, default=decided)
 
-    def again(self, ticket: Ticket, prefill: Selection, runner: PolicyRunner, now_s: float) -> Ticket | None:
-        """Reserve a failed prefill on the like worker that will have it done first; None if there is none."""
-        request, attempt = ticket.request, ticket.attempt + 1
+    def _pull_by(
+        self, request: Request, decided: DecisionRecord, row: int, holders: Sequence[Candidate], held: Mapping[int, int]
+    ) -> Plan:
+        """Return the cheapest pull by the worker at `row` from one of `holders`. `held` are tokens by slot."""
+        worker, view, now_s = decided.candidates[row], decided.fleet.worker(row), decided.fleet.now_s
+        source_tokens = np.array([float(held[one.slot]) for one in holders])
+        alike = alike_formats(holders, (worker,), request.model)[:, 0]
+        alike &= np.array([one.slot != worker.slot for one in holders])
+        tokens_per_s, latency_s = self.links["pull"].speeds(holders, (worker,), now_s)
+        speed = tokens_per_s[:, 0], latency_s[:, 0]
+        under_way, own_tokens = self._under_way.seen(holders, worker), held.get(worker.slot, 0)
+        cost = pull_cost(view, own_tokens, source_tokens, *speed, alike, under_way, decided.request.decode_s)
+        return Plan("pull", (Leg(worker, decided, row),), holders[cost.sender], cost._replace(receiver=row))
+
+    def _elsewhere(self, request: Request, decided: DecisionRecord, here: Plan, there: Plan) -> MoveCost:
+        """Return the cost of a pull by another worker beside that of the policy's worker without one.
+
+        Both have their price by the policy's prefill lanes: of the rest of the prompt there, and of all of it here.
+        """
+        fleet, cost = decided.fleet, there.cost
+        pulled = msgspec.structs.replace(fleet.worker(there.answer.row), prefill_s=cost.rest_s)
+        both = FleetView(fleet.now_s, (fleet.worker(here.answer.row), pulled))
+        lane_s = lane_prices_s(self._policies.of(request.policy).policy, decided.request, both) or (0.0, 0.0)
+        alone_s, pull_s = here.cost.alone_s + lane_s[0], cost.cost_s + lane_s[1]
+        return cost._replace(alone_s=alone_s, cost_s=pull_s, delay_s=cost.delay_s + lane_s[1])
+
+    # placements
+
+    def reserve(self, request: Request, plan: Plan, now_s: float) -> Ticket:
+        """Reserve the load of every leg, and return the ticket of the answer; `Ticket.prefill` is that of the prompt.
+
+        The blocks of the answer's worker are reserved when they have arrived: until then, another request with this
+        prefix finds none.
+        """
+        answer, cost = plan.answer, plan.cost
+        view, seen = answer.seen.fleet.worker(answer.row), answer.seen
+        after = after_transfer(view, cost)
+        if plan.kind == "pull":
+            by_policy = view.id == seen.decision.ranked[0]
+            reason = (
+                f"pull {cost.tokens} tokens from {plan.source.id}: {cost.cost_s:.3g} s, {cost.alone_s:.3g} s without"
+            )
+            if by_policy:
+                seen.decision = msgspec.structs.replace(seen.decision, reason=reason)
+            else:
+                choose(answer, f"{reason} on {seen.decision.ranked[0]}")
+            ticket = self._placer.place(request, seen, now_s, 1, by_policy=by_policy, after=after)
+            ticket.moved_tokens = cost.tokens
+            self._under_way.begin(ticket, plan.source)
+            ticket.shadow = None  # what the answer will show is not what the policies saw
+        else:
+            self._loads.arrived(seen.request.block_hashes, now_s)
+            gain, first = f"{cost.cost_s:.3g} s, {cost.alone_s:.3g} s on one worker", plan.legs[0]
+            choose(first, f"prefill for {answer.worker.id}: {gain}")
+            prefill = self._placer.place(prefill_of(request), first.seen, now_s, 1, by_policy=False)
+            choose(answer, f"decode after {first.worker.id}: {gain}")
+            ticket = self._placer.place(request, seen, now_s, 1, by_policy=False, after=after)
+            ticket.received, ticket.moved_tokens, ticket.prefill = True, cost.tokens, prefill
+            ticket.load.account.prefilled(ticket.reservation, now_s)
+            prefill.record.leg = HandoverLeg("prefill", ticket.id, ticket.candidate.id)
+            ticket.record.leg = HandoverLeg("decode", ticket.id, prefill.candidate.id)
+        self._placer.later(self._tickets.placed, ticket)
+        return ticket
+
+    def retry_prefill(
+        self,
+        ticket: Ticket,
+        point: FailurePoint,
+        now_s: float,
+        reason: str,
+        retry_after_s: float | None = None,
+        *,
+        within: Container[str] | None = None,
+        receiver: str | None = None,
+    ) -> Ticket | None:
+        """Release a failed prefill, and place it on the like prefill worker that will have it done first.
+
+        None if there is none within the budget. `receiver` is the endpoint that waits for the prompt's KV cache.
+        """
+        if ticket.ended:
+            return None
+        self._tickets.failed(ticket, point, now_s, reason, retry_after_s)
+        request = ticket.request
+        if self._budget.exhausted(ticket, point):
+            return None
+        without = tried(ticket) if receiver is None else (*tried(ticket), receiver)
+        selection = self._selector.select(request, without, now_s, within, prefill=True)
+        if not isinstance(selection, Selection) or selection.trial is not None or not self._budget.pay(point, now_s):
+            return None
         wanted = kv_format(ticket.candidate, request.model)
-        alike = tuple(one for one in prefill.candidates if kv_format(one, request.model).understands(wanted))
+        alike = tuple(one for one in selection.candidates if kv_format(one, request.model).understands(wanted))
         if not alike:
             return None
-        seen = self._see(request, Selection(alike), now_s)
-        fleet = seen.fleet
-        place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
-        again = self._placer.place(
-            request, decided(seen, place, runner, "prefill again after a failure"), now_s, attempt, by_policy=False
-        )
+        seen = self._placer.see(request, Selection(alike), now_s)
+        row = int((seen.fleet.queue_wait_s + seen.fleet.prefill_s).argmin())
+        choose(Leg(alike[row], seen, row), "prefill again after a failure")
+        again = self._placer.place(request, seen, now_s, ticket.attempt + 1, by_policy=False)
         again.record.leg = ticket.record.leg
+        self._budget.follow(ticket, again, point, None)
         return again
 
-    def transfer(self, sender: Ticket, receiver: Ticket, now_s: float) -> Transfer:
-        """Return the transfer that begins now. After it, the receiver computes one token behind its queue."""
-        (view,) = self._loads.views((receiver.candidate,), None, 1, now_s)
-        ends = sender.candidate, receiver.candidate
-        return Transfer("handover", *ends, receiver.moved_tokens, view.prefill_s, view.queue_wait_s, now_s)
+    # transfers
 
-    def _see(self, request: Request, selection: Selection, now_s: float) -> Seen:
-        return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))
+    def transfer(self, ticket: Ticket, now_s: float, pull: Plan | None = None) -> Transfer:
+        """Begin to measure a transfer: the request is sent now to the worker that answers.
 
+        After a handover, it computes one token behind its queue; after a `pull`, the rest of the prompt.
+        """
+        if pull is not None:
+            rest_s, queue_s, beside = pull.cost.rest_s, pull.cost.queue_s, self._under_way.of(ticket)
+            return Transfer("pull", pull.source, ticket.candidate, ticket.moved_tokens, rest_s, queue_s, now_s, beside)
+        assert ticket.prefill is not None
+        (view,) = self._loads.views((ticket.candidate,), None, 1, now_s)
+        ends = ticket.prefill.candidate, ticket.candidate
+        return Transfer("handover", *ends, ticket.moved_tokens, view.prefill_s, view.queue_wait_s, now_s)
 
-def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> PendingPlacement:
-    ids = seen.fleet.ids
-    ranked = (ids[place], *ids[:place], *ids[place + 1 :])
-    return PendingPlacement(*seen, runner, Decision(ranked, reason))
+    def transferred(self, transfer: Transfer, now_s: float) -> None:
+        """Learn from a transfer: the first event of a streamed answer arrived at `now_s`."""
+        self.links[transfer.kind].observe(transfer, now_s)
 
-
-def _have_streams(senders: Selection) -> NDArray[np.bool_]:
-    return np.array([one.endpoint.role != PREFILL for one in senders.candidates])
-
-
-def prefill_of(request: Request) -> Request:
-    """Return the request as a prefill worker gets it. Its whole answer is the first token, so its prefill is seen."""
-    return msgspec.structs.replace(request, max_tokens=1, hinted_tokens=None, stream=True)
-
-
-def _decoding(alone: Selection, connector: str | None) -> tuple[Selection | None, Selection | None]:
-    """Return the workers among the candidates that may receive a KV cache: those that are ready, and one on trial."""
-    decoding = [one for one in alone.candidates if receives(one.endpoint.role, one.endpoint.labels, connector)]
-    ready = tuple(one for one in decoding if one.endpoint is not alone.trial)
-    on_trial = tuple(one for one in decoding if one.endpoint is alone.trial)
-    return Selection(ready) if ready else None, Selection(on_trial, alone.trial) if on_trial else None
-
-
-def after_transfer(view: WorkerView, cached_tokens: int, prefill_s: float) -> WorkerView:
-    """Return a worker as it will be after a transfer: the rest of the prompt after `cached_tokens` takes `prefill_s`.
-
-    What its response reports as cached is what the other worker had cached, so nothing is predicted or learned from it.
-    """
-    return msgspec.structs.replace(
-        view,
-        cached_tokens=cached_tokens,
-        uncached_tokens=view.cached_tokens + view.uncached_tokens - cached_tokens,
-        prefill_s=prefill_s,
-        residency=Residency.UNKNOWN,
-    )
+    def known_links(self, now_s: float) -> list[Link]:
+        """Return the links over which KV cache has moved, as decisions see them now."""
+        return [link for links in self.links.values() for link in links.known(now_s)]

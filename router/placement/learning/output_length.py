@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from router.placement.learning.decaying import DecayingMean, DecayingSum
@@ -75,6 +76,13 @@ class OutputLengths:
         hinted, limit = request.hinted_tokens, request.max_tokens
         tokens = self._learned_tokens(request) if hinted is None else float(hinted)
         return tokens if limit is None else min(tokens, limit)
+
+    def most_tokens(self, request: Request) -> int:
+        """Return the output tokens that a request is charged with: its limit, else the expected length, per answer."""
+        tokens = request.max_tokens
+        if tokens is None:
+            tokens = math.ceil(self.expected_tokens(request))
+        return max(0, tokens) * max(1, request.answers)
 
     def decode_s(self, tokens: float) -> float:
         """Return the expected decode time of an answer of `tokens`; 0 while nothing is known."""

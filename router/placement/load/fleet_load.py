@@ -216,6 +216,10 @@ class WorkerLoads:
             )
         return tuple(seen)
 
+    def shown(self, candidates: Sequence[Candidate], now_s: float) -> tuple[WorkerView, ...]:
+        """Return the views of a one-token prompt, for operators."""
+        return self.views(candidates, None, 1, now_s)
+
     def roster(self, candidates: Sequence[Candidate]) -> Roster | None:
         seen, _, roster = self._seen
         return roster if candidates is seen else None

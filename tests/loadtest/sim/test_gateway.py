@@ -27,7 +27,7 @@ def build(spec):
 @pytest.fixture
 def patient(build):
     time, gateway, clients = build()
-    gateway.dispatcher.set_policy(Patient(), PolicySpec("patient"))
+    gateway.core.policies.default.adopt(Patient(), PolicySpec("patient"))
     return time, gateway, clients
 
 
@@ -84,7 +84,7 @@ def test_calls_that_are_kept_back_go_one_at_a_time_and_whoever_asked_first_is_th
     ttft_s = {one.session: one.ttft_s for one in clients.outcomes}
     assert sorted(ttft_s) == ["s0", "s1", "s2"] and {one.worker for one in clients.outcomes} == {"w0"}
     assert ttft_s["s0"] < ttft_s["s1"] < ttft_s["s2"]
-    waited = [record.request.waited_s for record in gateway.dispatcher.decisions(3)]
+    waited = [record.request.waited_s for record in gateway.core.log.latest(3)]
     assert waited[2] == 0.0 < waited[1] < waited[0] < 0.1
 
 

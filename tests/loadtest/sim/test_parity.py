@@ -21,9 +21,10 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.app import GatewayProcess
 from router.config.model import Config, PolicyConfig
-from router.placement.dispatcher import Dispatcher, Held
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
+from router.placement.tickets import Held
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
@@ -84,27 +85,31 @@ def taped(tape, ids):
             tape("load", endpoint_id, report)
             return super().load_reported(endpoint_id, report, now_s)
 
-    class TapedDispatcher(Dispatcher):
-        def dispatch(self, request, now_s, *, may_hold=False, **others):
-            said = (request.id, request.path, request.model, request.arrived_s, request.max_tokens, request.session_id)
-            tape("dispatch", said, ids[request.id])
-            answer = super().dispatch(request, now_s, may_hold=may_hold, **others)
-            tape.decisions.setdefault(request.id, []).append(decision(answer))
-            return answer
+    class TapedCore(DecisionCore):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            dispatch, tickets = self.dispatcher.dispatch, self.tickets
 
-        def first_token(self, ticket, now_s):
-            tape("first_token", ticket.request.id)
-            super().first_token(ticket, now_s)
+            def dispatched(request, now_s, **others):
+                said = request.id, request.path, request.model, request.arrived_s, request.max_tokens
+                tape("dispatch", (*said, request.session_id), ids[request.id])
+                answer = dispatch(request, now_s, **others)
+                tape.decisions.setdefault(request.id, []).append(decision(answer))
+                return answer
 
-        def finished(self, ticket, usage, now_s, *, status=200):
-            tape("finished", ticket.request.id, usage)
-            super().finished(ticket, usage, now_s, status=status)
+            def taping(real, what):
+                def taped(ticket, *args):
+                    tape(what, ticket.request.id, *args[:-1])
+                    real(ticket, *args)
 
-        def cancelled(self, ticket, now_s):
-            tape("cancelled", ticket.request.id)
-            super().cancelled(ticket, now_s)
+                return taped
 
-    return TapedResidency, TapedFleet, TapedDispatcher
+            self.dispatcher.dispatch = dispatched
+            tickets.first_token = taping(tickets.first_token, "first_token")
+            tickets.cancelled = taping(tickets.cancelled, "cancelled")
+            tickets.finished = taping(tickets.finished, "finished")
+
+    return TapedResidency, TapedFleet, TapedCore
 
 
 def decision(answer):
@@ -119,9 +124,9 @@ def record(policy, sessions, monkeypatch):
     time = VirtualTime()
     calls = {f"{one.id}/{number}": call for one in sessions for number, call in enumerate(one.calls)}
     tape = Tape(time)
-    residency, fleet, dispatcher = taped(tape, {name: call.prompt_ids for name, call in calls.items()})
+    residency, fleet, core = taped(tape, {name: call.prompt_ids for name, call in calls.items()})
     monkeypatch.setattr(simulated, "Fleet", fleet)
-    monkeypatch.setattr(simulated, "Dispatcher", dispatcher)
+    monkeypatch.setattr(simulated, "DecisionCore", core)
     workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
     built = build_policy(PolicySpec(policy), Random(POLICY_SEED))
     gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy), delays=Delays())
@@ -170,20 +175,20 @@ class Live:
         packed = array("I", ids).tobytes()
         prompt = Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))
         request = Request(name, path, model, prompt, len(ids), arrived_s, max_tokens=max_tokens, session_id=session)
-        answer = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s, may_hold=True)
+        answer = self.tickets[name] = self.system.core.dispatcher.dispatch(request, self.now_s, may_hold=True)
         self.decisions.setdefault(name, []).append(decision(answer))
 
     def first_token(self, name):
-        self.system.dispatcher.first_token(self.tickets[name], self.now_s)
+        self.system.core.tickets.first_token(self.tickets[name], self.now_s)
 
     def progress(self, name, tokens):
-        self.system.dispatcher.progress(self.tickets[name], tokens)
+        self.system.core.tickets.progress(self.tickets[name], tokens)
 
     def finished(self, name, usage):
-        self.system.dispatcher.finished(self.tickets[name], usage, self.now_s)
+        self.system.core.tickets.finished(self.tickets[name], usage, self.now_s)
 
     def cancelled(self, name):
-        self.system.dispatcher.cancelled(self.tickets[name], self.now_s)
+        self.system.core.tickets.cancelled(self.tickets[name], self.now_s)
 
 
 def sessions(starts_per_s):

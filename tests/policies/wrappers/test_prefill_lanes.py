@@ -368,7 +368,7 @@ def test_a_long_queue_on_its_own_side_sends_a_prompt_across(around, chat):
 
 def test_without_candidates_on_a_side_or_known_speeds_nothing_is_left_out(around, chat):
     policy, traffic, _ = around()
-    assert policy.decide(chat, candidates(traffic).among([0])).ranked == ("a",)
+    assert policy.decide(chat, FleetView(0.0, candidates(traffic).workers[:1])).ranked == ("a",)
     unknown = candidates(traffic, **{name: {"learned": False} for name in WORKERS})
     assert "prefill lane" not in policy.decide(chat, unknown).reason
 

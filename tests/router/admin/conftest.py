@@ -26,7 +26,7 @@ from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements
 from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
@@ -51,7 +51,7 @@ class FakeSystem:
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency, connector=config.handover.connector)
         policy = build_policy(PolicySpec("marginal_cost"), random.Random(0))
-        self.dispatcher = Dispatcher(
+        self.core = DecisionCore(
             self.fleet,
             self.residency,
             policy,
@@ -60,7 +60,7 @@ class FakeSystem:
             handover=config.handover,
         )
         self.measurements = Measurements(config.diagnosis)
-        self.dispatcher.traffic = self.measurements
+        self.core.tickets.traffic = self.measurements
         self.traffic = TrafficHistory()
         self.identity = SimpleNamespace(
             describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
@@ -85,7 +85,7 @@ class FakeSystem:
             self.watcher,
             self,
             self.identity,
-            self.dispatcher,
+            self.core,
             self.now_s,
             ProcessShare(),
             lambda *_: None,
@@ -209,9 +209,9 @@ class FakeSystem:
 
     def serve(self, request_id: str = "r", tokens: int = 100):
         """Place a request and let it finish; a token of its prompt takes a millisecond."""
-        ticket = self.dispatcher.dispatch(self.request(request_id, tokens), self.clock_s)
-        self.dispatcher.first_token(ticket, self.clock_s + tokens / 1_000)
-        self.dispatcher.finished(ticket, Usage(tokens, 5, 0), self.clock_s + tokens / 1_000 + 0.5)
+        ticket = self.core.dispatcher.dispatch(self.request(request_id, tokens), self.clock_s)
+        self.core.tickets.first_token(ticket, self.clock_s + tokens / 1_000)
+        self.core.tickets.finished(ticket, Usage(tokens, 5, 0), self.clock_s + tokens / 1_000 + 0.5)
         return WorkerId(ticket.candidate.id)
 
 

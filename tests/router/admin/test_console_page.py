@@ -103,10 +103,10 @@ def fill(system, workers=3, requests=12):
         worker = system.join(f"http://10.0.0.{number + 1}:8000")
         system.fleet.load_reported(worker, LoadReport(0, number, 0, 0.2 + 0.1 * (number % 7)), system.clock_s)
     for number in range(requests):
-        ticket = system.dispatcher.dispatch(system.request(f"chat-{number}", 3_000), system.clock_s)
-        system.dispatcher.first_token(ticket, system.clock_s + 0.12)
-        system.dispatcher.progress(ticket, 64, [0.012] * 63, system.clock_s + 0.9)
-        system.dispatcher.finished(ticket, Usage(3_000, 64, 0), system.clock_s + 1.0)
+        ticket = system.core.dispatcher.dispatch(system.request(f"chat-{number}", 3_000), system.clock_s)
+        system.core.tickets.first_token(ticket, system.clock_s + 0.12)
+        system.core.tickets.progress(ticket, 64, [0.012] * 63, system.clock_s + 0.9)
+        system.core.tickets.finished(ticket, Usage(3_000, 64, 0), system.clock_s + 1.0)
 
 
 def traffic(system, points=60):
@@ -278,8 +278,8 @@ async def test_decisions_arrive_while_watched_and_show_their_terms(opened, syste
 
 
 async def test_filters_find_decisions_beyond_the_newest_ones_and_older_pages_follow(opened, system):
-    system.dispatcher._log = DecisionLog(1_000)
-    system.dispatcher._placer._log = system.dispatcher._log
+    system.core.log = DecisionLog(1_000)
+    system.core._placer._log = system.core.log
     fill(system, requests=0)
     system.serve("the-oldest", 2_000)
     for number in range(250):
@@ -303,11 +303,11 @@ async def test_filters_find_decisions_beyond_the_newest_ones_and_older_pages_fol
 
 async def test_a_decision_leaves_the_list_of_running_ones_when_it_ends(opened, system):
     fill(system, requests=3)
-    ticket = system.dispatcher.dispatch(system.request("runs", 200), system.clock_s)
+    ticket = system.core.dispatcher.dispatch(system.request("runs", 200), system.clock_s)
     page = await opened("decisions")
     await page.get_by_label("outcome").select_option("running")
     await expect(page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
-    system.dispatcher.cancelled(ticket, system.clock_s)
+    system.core.tickets.cancelled(ticket, system.clock_s)
     await visible(page.get_by_text("No decision matches."))
     await page.get_by_label("outcome").select_option("cancelled")
     await visible(page.get_by_role("button", name="runs"))
@@ -360,15 +360,15 @@ async def test_a_policy_is_tried_then_applied_then_restored(opened, system):
     await editor.fill('{"rule": "round_robin"}')
     await page.get_by_role("button", name="Dry run").click()
     await visible(page.get_by_role("cell", name='"round_robin"'))
-    assert system.dispatcher.policy_spec == PolicySpec("marginal_cost", {})
+    assert system.core.policies.default.spec == PolicySpec("marginal_cost", {})
     await page.get_by_role("button", name="Apply").click()
     await visible(page.get_by_role("button", name="Restore"))
-    assert system.dispatcher.policy_spec.rule == "round_robin"
+    assert system.core.policies.default.spec.rule == "round_robin"
     await page.get_by_role("button", name="Restore").last.click()
     await visible(page.get_by_role("dialog").get_by_text('"marginal_cost"'))
     await page.get_by_role("dialog").get_by_role("button", name="Restore").click()
     await expect(page.get_by_role("dialog")).to_have_count(0, timeout=WAIT_MS)
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+    assert system.core.policies.default.spec.rule == "marginal_cost"
 
 
 async def test_the_limits_of_a_tenant_are_set_with_help_beside(opened, system):
@@ -404,7 +404,7 @@ async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, syst
         system.clock_s += 1.0
         system.serve(f"r{number}", 2_000)
     await page.get_by_role("button", name="Compare").click()
-    totals = system.dispatcher.shadows("default").compared(system.clock_s, 600)["round_robin"]
+    totals = system.core.policies.shadows_of("default").compared(system.clock_s, 600)["round_robin"]
     assert totals.decisions == 8
     shown = page.get_by_role("region", name="Shadow policies").locator("tbody tr")
     await expect(shown).to_have_count(1, timeout=WAIT_MS)
@@ -413,7 +413,7 @@ async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, syst
 
 async def test_a_rule_says_how_many_decisions_would_have_gone_elsewhere(opened, system):
     fill(system)
-    with system.dispatcher.what_ifs.begin(PolicySpec("random")) as what_if:
+    with system.core.what_ifs.begin(PolicySpec("random")) as what_if:
         elsewhere = sum(one.recorded != one.replayed for one in filter(None, what_if))
     assert elsewhere
     page = await opened("policies")

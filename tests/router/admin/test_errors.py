@@ -44,7 +44,7 @@ async def test_a_bug_is_a_problem_too_and_is_logged(client, system, problem, mon
 async def test_a_body_that_is_not_valid_is_refused_with_a_stable_code(client, system, problem, body, status, code):
     response = await client.put("/admin/v1/policy", content=body, headers={"content-type": "application/json"})
     assert problem(response, status)[0] == code
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+    assert system.core.policies.default.spec.rule == "marginal_cost"
 
 
 def called(operation):

@@ -96,11 +96,11 @@ async def test_decisions_come_in_their_order_and_again_when_they_end(serve, syst
     async with client.stream("GET", DECISIONS) as response:
         events = Events(response)
         assert [one["request_id"] for one in (await events.until("snapshot"))["decisions"]] == ["r0"]
-        tickets = [system.dispatcher.dispatch(system.request(name), system.clock_s) for name in ("r1", "r2")]
+        tickets = [system.core.dispatcher.dispatch(system.request(name), system.clock_s) for name in ("r1", "r2")]
         added = [await events.until("added") for _ in tickets]
         assert [(one["request_id"], one["outcome"]) for one in added] == [("r1", "running"), ("r2", "running")]
         assert all([each["worker"] for each in one["candidates"]] == [one["worker"]] for one in added)
-        system.dispatcher.cancelled(tickets[0], system.clock_s)
+        system.core.tickets.cancelled(tickets[0], system.clock_s)
         changed = await events.until("changed")
         assert (changed["request_id"], changed["outcome"]) == ("r1", "cancelled")
 
@@ -156,8 +156,8 @@ async def test_a_client_that_does_not_read_makes_the_server_wait(serve, system):
     system.fleet.add(parse_endpoint("http://a:1"), system.clock_s, large)
     client = await serve()
     reads = []
-    original = system.dispatcher.statistics
-    system.dispatcher.statistics = lambda: (reads.append(1), original())[1]
+    original = system.core.statistics
+    system.core.statistics = lambda: (reads.append(1), original())[1]
     async with client.stream("GET", WORKERS) as response:
         for number in range(5):
             system.fleet.add(parse_endpoint(f"http://b:{number + 1}"), system.clock_s)
@@ -199,7 +199,7 @@ async def test_a_list_that_cannot_be_read_ends_the_stream(serve, system):
     async with client.stream("GET", WORKERS) as response:
         events = Events(response)
         assert (await events.next())[0] == "snapshot"
-        system.dispatcher.statistics = lambda: 1 / 0
+        system.core.statistics = lambda: 1 / 0
         assert "internal error" in (await events.until("end"))["reason"]
 
 

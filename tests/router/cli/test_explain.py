@@ -52,7 +52,7 @@ def gateway():
             while system.fleet.serving < workers:
                 changed.clear()
                 await asyncio.wait_for(changed.wait(), 20)
-            yield Gateway(system, next((card.id for card in system.fleet.models()), "m"))
+            yield Gateway(system, next((card.id for card in system.fleet.models.served()), "m"))
 
     return started
 
@@ -115,7 +115,7 @@ class Patient:
 
 async def test_a_request_that_the_policy_holds_is_explained_with_the_longest_wait(gateway, explain):
     async with gateway(1) as gate:
-        gate.system.dispatcher.set_policy(Patient(), PolicySpec("marginal_cost"))
+        gate.system.core.policies.default.adopt(Patient(), PolicySpec("marginal_cost"))
         worker = gate.system.fleet.endpoints[0].id
         returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
     assert returncode == 0
@@ -219,7 +219,7 @@ async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gatewa
         for number in range(9):
             now_s = started.system.now_s()
             request = Request(f"stream-{number}", "/v1/completions", started.model, None, 10, now_s)
-            started.system.dispatcher.first_token(started.system.dispatcher.dispatch(request, now_s), now_s)
+            started.system.core.tickets.first_token(started.system.core.dispatcher.dispatch(request, now_s), now_s)
         out = (await explain(BODY, "--url", started.url))[1]
         assert f"KV handover: {prefill.id} would compute the prompt, and {decode.id} would answer" in out
         out = (await explain({**BODY, "n": 2}, "--url", started.url))[1]

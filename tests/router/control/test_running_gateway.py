@@ -49,11 +49,11 @@ async def test_labels_change_in_place(system):
 async def test_name_weight_and_role_change_in_place(system):
     endpoint = system.fleet.get("127.0.0.1:9")
     assert (endpoint.name, endpoint.weight, endpoint.role) == (None, 1.0, "mixed")
-    before = system.fleet.candidate_set(None)
+    before = system.fleet.candidate_sets.of(None)
     await make(system, changed(name="left", weight=0.5, role="prefill"))
     assert system.fleet.get("127.0.0.1:9") is endpoint
     assert (endpoint.name, endpoint.weight, endpoint.role) == ("left", 0.5, "prefill")
-    assert system.fleet.candidate_set(None) is not before, "the table's rows have the old weight"
+    assert system.fleet.candidate_sets.of(None) is not before, "the table's rows have the old weight"
 
 
 async def test_a_new_key_or_event_address_watches_the_same_endpoint_again(system):

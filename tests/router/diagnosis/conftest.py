@@ -25,10 +25,10 @@ class _Gaps:
     """Passes the gaps between tokens to the dispatcher in batches, as `router.gateway.flow.answer.relay.Relay` does."""
 
     def __init__(self, gateway):
-        self._time, self._dispatcher = gateway.time, gateway.dispatcher
-        self._progress, self._finished = gateway.dispatcher.progress, gateway.dispatcher.finished
+        self._time, self._dispatcher = gateway.time, gateway.core
+        self._progress, self._finished = gateway.core.tickets.progress, gateway.core.tickets.finished
         self._seen = {}
-        gateway.dispatcher.progress, gateway.dispatcher.finished = self.progress, self.finished
+        gateway.core.tickets.progress, gateway.core.tickets.finished = self.progress, self.finished
 
     def progress(self, ticket, tokens):
         now_s = self._time.now_s
@@ -64,7 +64,7 @@ class Simulated:
             publishes_events=events,
         )
         self.measurements = Measurements(thresholds)
-        gateway.dispatcher.traffic = self.measurements
+        gateway.core.tickets.traffic = self.measurements
         gateway.fleet.on_load.append(self.measurements.load_reported)
         _Gaps(gateway)
         clients = Clients(self.time, gateway, 0.0005)

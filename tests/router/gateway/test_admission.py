@@ -63,7 +63,7 @@ async def test_transfer_fields_are_refused_on_every_path(gate, member, padding):
         reply = await client.ask(post(path, body_with(member + padding)))
         assert (reply.status, reply.code) == (400, "transfer_params_not_allowed"), path
     assert not gate.workers[0].requests
-    assert gate.dispatcher.requests == []
+    assert gate.recorded.requests == []
 
 
 @pytest.mark.parametrize("member", ACCEPTED)
@@ -151,7 +151,7 @@ async def test_rank_and_priority_headers_reach_no_worker(gate):
         assert seen.header(b"x-data-parallel-rank") is None
         assert seen.header(b"x-vllm-priority") is None
         assert seen.header(b"x-other") == b"kept"
-    assert {request.priority for request in gate.dispatcher.requests} == {0}
+    assert {request.priority for request in gate.recorded.requests} == {0}
 
 
 @pytest.mark.parametrize("sent", ["priority", "rank", "transfer_params"])
@@ -162,7 +162,7 @@ async def test_auth_allow_permits_a_field_for_all_callers(rig, sent):
     (seen,) = gate.workers[0].requests
     assert (seen.header(b"x-vllm-priority") == b"-5") is (sent == "priority")
     assert (seen.header(b"x-data-parallel-rank") == b"1") is (sent == "rank")
-    assert gate.dispatcher.requests[0].priority == (-5 if sent == "priority" else 0)
+    assert gate.recorded.requests[0].priority == (-5 if sent == "priority" else 0)
     statuses = [
         (await gate.ask(post(body=body_with(member)))).status
         for member in (b'"priority":3', b'"ec_transfer_params":{}', b'"kv_transfer_params":{"a":1}')
@@ -181,12 +181,12 @@ async def test_restricted_fields_are_forwarded_for_a_trusted_tenant_only(keyed):
     trusted, other = keyed.workers[0].requests
     assert (trusted.header(b"x-vllm-priority"), trusted.header(b"x-data-parallel-rank")) == (b"-5", b"1")
     assert (other.header(b"x-vllm-priority"), other.header(b"x-data-parallel-rank")) == (None, None)
-    assert [request.priority for request in keyed.dispatcher.requests] == [-5, 0]
+    assert [request.priority for request in keyed.recorded.requests] == [-5, 0]
 
 
 async def test_the_priority_in_a_trusted_tenants_body_is_used(keyed):
     await keyed.ask(post(body=body_with(b'"priority":4'), extra=bearer(OURS)))
-    assert keyed.dispatcher.requests[0].priority == 4
+    assert keyed.recorded.requests[0].priority == 4
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity", b"1" * 400])

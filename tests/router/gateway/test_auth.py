@@ -295,7 +295,7 @@ async def traffic(rig, auth, failure, monkeypatch):
     leaving = await gateway.send(post(body=body, extra=bearer(ALICE)))
     leaving.leave()
     with monkeypatch.context() as patched:
-        patched.setattr(gateway.dispatcher, "dispatch", crash)
+        patched.setattr(gateway.core, "dispatch", crash)
         assert (await gateway.ask(post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
         patched.setattr("router.gateway.client.RequestDriver", crash)
@@ -305,7 +305,7 @@ async def traffic(rig, auth, failure, monkeypatch):
     assert gateway.counted("retries"), "no worker has failed"
     for endpoint in gateway.fleet.endpoints:  # the watch logs its reason
         assert PROMPT not in endpoint.reason
-    assert PROMPT not in json.dumps([decision.to_builtins() for decision in gateway.dispatcher.decisions(100)])
+    assert PROMPT not in json.dumps([decision.to_builtins() for decision in gateway.core.log.latest(100)])
 
 
 def crash(*arguments, **named):

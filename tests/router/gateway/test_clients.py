@@ -28,7 +28,7 @@ from tests.support.waiting import WAIT_S, delivered, eventually, iterations, set
 async def left(gate, seen):
     """Check that the worker's socket closes, long before any timeout, and that no load stays reserved."""
     await asyncio.wait_for(seen.gone.wait(), WAIT_S)
-    assert gate.dispatcher.events[-1] == "cancelled"
+    assert gate.recorded.events[-1] == "cancelled"
     assert gate.idle
 
 
@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_while_identified_or_queued_frees_its_request
     await eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     client.leave()
     await eventually(lambda: gate.gateway.statistics()["streams"] == 0)
-    assert gate.dispatcher.events == []
+    assert gate.recorded.events == []
     gate.identity.later.set()
     assert (await gate.ask(post(body=PLAIN))).status == 200  # identified on the slow path
     gate.fleet.drain(gate.workers[0].id)
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_while_the_worker_is_dialled_frees_the_ticket
     await started.wait()
     client.leave()
     await eventually(lambda: gate.idle)
-    assert gate.dispatcher.events == ["ticket", "cancelled"]
+    assert gate.recorded.events == ["ticket", "cancelled"]
 
 
 async def test_a_dial_above_connect_s_is_retried_on_another_worker(rig):
@@ -126,7 +126,7 @@ async def test_a_dial_above_connect_s_is_retried_on_another_worker(rig):
 
     pools._dial = first_is_slow
     assert (await gate.ask(post(body=PLAIN))).status == 200
-    assert gate.dispatcher.events[1] == "retry connect"
+    assert gate.recorded.events[1] == "retry connect"
     assert calls[0] != calls[1]
 
 
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_within_a_request_places_nothing(rig):
         await client.writer.drain()
         client.writer.close()
     await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
-    assert gate.dispatcher.events == []
+    assert gate.recorded.events == []
 
 
 async def test_a_stalled_reader_pauses_the_worker_and_memory_stays_bounded(rig):
@@ -165,7 +165,7 @@ async def test_a_stalled_reader_pauses_the_worker_and_memory_stays_bounded(rig):
     total = 0
     while total < 65_000_000:
         total += len(await asyncio.wait_for(client.reader.read(1 << 20), 5))
-    assert gate.dispatcher.events[-1].startswith(("finished", "progress"))
+    assert gate.recorded.events[-1].startswith(("finished", "progress"))
 
 
 async def test_a_reader_stalled_above_stream_idle_s_is_closed(rig):
@@ -178,8 +178,8 @@ async def test_a_reader_stalled_above_stream_idle_s_is_closed(rig):
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
     client.writer.write(post())
-    await eventually(lambda: "cancelled" in gate.dispatcher.events)
-    assert not any(each.startswith("failed") for each in gate.dispatcher.events)
+    await eventually(lambda: "cancelled" in gate.recorded.events)
+    assert not any(each.startswith("failed") for each in gate.recorded.events)
     await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
@@ -378,7 +378,7 @@ async def test_draining_finishes_streams_and_closes_connections(rig):
 async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
     gate = await rig(saying(STREAM, chunk(event("a"))))
     client = await gate.send(post())
-    await eventually(lambda: "first_token" in gate.dispatcher.events)
+    await eventually(lambda: "first_token" in gate.recorded.events)
     await gate.gateway.aclose(0.05)
     reply = await client.read()  # to the last chunk: a clean end
     events = reply.body.split(b"\n\n")
@@ -386,7 +386,7 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "shutting_down"
     assert events[2:] == [b"data: [DONE]", b""]
     assert await client.closed() == b""
-    assert gate.dispatcher.events == ["ticket", "first_token", "cancelled"]
+    assert gate.recorded.events == ["ticket", "first_token", "cancelled"]
     await asyncio.wait_for(gate.workers[0].requests[0].gone.wait(), WAIT_S)
     assert gate.gateway.statistics()["connections"] == 0
 
@@ -408,13 +408,13 @@ async def test_the_drain_deadline_answers_requests_without_a_response_503(rig):
         assert (reply.status, reply.code, reply.header(b"connection")) == (503, "shutting_down", b"close")
         client.writer.close()
     await closing
-    assert gate.dispatcher.events == ["ticket", "cancelled"]
+    assert gate.recorded.events == ["ticket", "cancelled"]
     gate = await rig(half)
     client = await gate.send(post(body=PLAIN))
     await client.reader.readuntil(b'{"half')
     await gate.gateway.aclose(0.05)
     assert await client.closed() == b""  # no error can be written within the worker's Content-Length
-    assert gate.dispatcher.events[-1] == "cancelled"
+    assert gate.recorded.events[-1] == "cancelled"
 
 
 async def test_a_client_that_does_not_read_does_not_delay_the_close(rig):
@@ -430,7 +430,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_close(rig):
     await eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     await asyncio.wait_for(gate.gateway.aclose(0.05), WAIT_S)
     assert gate.gateway.statistics()["connections"] == 0
-    assert gate.dispatcher.events[-1] == "cancelled"
+    assert gate.recorded.events[-1] == "cancelled"
 
 
 async def test_after_many_streams_no_connection_and_no_load_is_left(rig):
@@ -457,4 +457,4 @@ async def test_after_many_streams_no_connection_and_no_load_is_left(rig):
     await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
     assert gate.idle
     assert set(gate.counted("inter_token_latency_seconds")) == {("/v1/chat/completions", "default", "m")}
-    assert any(each.startswith("progress") for each in gate.dispatcher.events)
+    assert any(each.startswith("progress") for each in gate.recorded.events)

@@ -54,7 +54,7 @@ async def test_a_kept_alive_connection_gets_one_more_answer_during_a_drain(rig):
 
     gate = await rig(stream_until(go_on), timeouts=LATER)
     client = await gate.send(post())
-    await eventually(lambda: "first_token" in gate.dispatcher.events)
+    await eventually(lambda: "first_token" in gate.recorded.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))
     await eventually(lambda: not gate.gateway._parts.drain.accepts)
     go_on.set()

@@ -57,7 +57,7 @@ class Holding:
 
 
 def holds(gate):
-    gate.dispatcher.set_policy(Holding(), PolicySpec("holding"))
+    gate.core.policies.default.adopt(Holding(), PolicySpec("holding"))
 
 
 def broken(part, method):
@@ -90,7 +90,7 @@ ENDINGS = {
     "defect when read": {"setup": broken("identity", "identify_now")},
     "defect when placed": {"setup": broken("dispatcher", "dispatch")},
     "defect when retried": {"scripts": [dies], "setup": broken("dispatcher", "retry")},
-    "defect at the end": {"scripts": [answer_stream], "setup": broken("dispatcher", "finished")},
+    "defect at the end": {"scripts": [answer_stream], "setup": broken("tickets", "finished")},
 }
 
 
@@ -133,7 +133,7 @@ WAITS = {
     "queued": ([], None, lambda gate: gate.gateway.statistics()["queued"]),
     "held": ([silent], holds, lambda gate: gate.gateway.statistics()["held"]),
     "waiting": ([silent], None, lambda gate: gate.workers[0].requests),
-    "streaming": ([begins], None, lambda gate: "first_token" in gate.dispatcher.events),
+    "streaming": ([begins], None, lambda gate: "first_token" in gate.recorded.events),
 }
 
 

@@ -73,7 +73,7 @@ async def test_a_failure_before_the_first_event_is_retried_unseen(rig, name):
     assert reply.status == 200
     assert reply.body.startswith(event("a"))
     assert b"error" not in reply.raw
-    events = gate.dispatcher.events
+    events = gate.recorded.events
     phase = "answered" if name in ANSWERED else "sent"
     assert events[:3] == ["ticket", f"retry {phase}", f"failed {phase}"] and events[-1] == "finished 200"
     assert gate.counted("retries") == [(phase,)]
@@ -105,7 +105,7 @@ async def test_a_refusal_is_retried_on_up_to_two_other_workers(rig):
     assert (reply.status, reply.code) == (503, "overloaded")
     assert int(reply.header(b"retry-after")) >= 1
     assert sum(len(worker.requests) for worker in gate.workers) == 3
-    assert gate.dispatcher.events[:3] == ["ticket", "retry refused", "failed refused"]
+    assert gate.recorded.events[:3] == ["ticket", "retry refused", "failed refused"]
     assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal does not close the connection
     assert (await client.ask(LIVEZ)).status == 200
 
@@ -124,20 +124,20 @@ async def test_a_429_is_relayed_and_does_not_pause_the_worker(rig):
     gate = await rig(*once(limited))
     reply = await gate.ask(post())
     assert (reply.status, reply.header(b"retry-after"), reply.body) == (429, b"9", limit)
-    assert gate.dispatcher.events == ["ticket", "finished 429"]
+    assert gate.recorded.events == ["ticket", "finished 429"]
     for _ in range(4):
         assert (await gate.ask(post())).status == 200
     assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still get requests
     gate = await rig(*once(limited_in_stream))
     assert (await gate.ask(post())).body == b"data: " + limit + b"\n\n" + DONE
-    assert not any(each.startswith("retry") for each in gate.dispatcher.events)
+    assert not any(each.startswith("retry") for each in gate.recorded.events)
 
 
 async def test_a_503_as_first_event_is_retried_as_a_refusal(rig):
     busy = ERROR.replace(b"500", b"503")
     gate = await rig(*once(saying(STREAM + chunk(busy))))
     assert (await gate.ask(post())).body.startswith(event("a"))
-    assert gate.dispatcher.events[1] == "retry refused"
+    assert gate.recorded.events[1] == "retry refused"
 
 
 async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
@@ -148,7 +148,7 @@ async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
 
     gate = await rig(script, script)
     assert (await gate.ask(post())).body == mistake + DONE
-    events = [each for each in gate.dispatcher.events if not each.startswith("progress")]
+    events = [each for each in gate.recorded.events if not each.startswith("progress")]
     assert events == ["ticket", "finished 400"], "no other worker is asked, and nothing is learned of a first token"
 
 
@@ -168,7 +168,7 @@ async def test_requests_to_an_unreachable_worker_are_retried(rig):
     await gate.add(answer_stream)
     for _ in range(2):
         assert (await gate.ask(post())).status == 200
-    assert "retry connect" in gate.dispatcher.events
+    assert "retry connect" in gate.recorded.events
 
 
 async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
@@ -176,7 +176,7 @@ async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
     assert (await gate.ask(post())).body.startswith(event("a"))
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
     assert stuck is not None
-    assert gate.dispatcher.events[1] == "retry late"
+    assert gate.recorded.events[1] == "retry late"
 
 
 FORM = (
@@ -219,7 +219,7 @@ async def test_an_answer_in_one_piece_has_no_limit_on_its_first_byte(rig, path):
     late.set()
     assert (await client.read()).status == 200
     assert sum(len(worker.requests_to(path)) for worker in gate.workers) == 1
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[-1] == "finished 200"
 
 
 async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_event(rig):
@@ -229,14 +229,14 @@ async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_
 
     gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}])
     assert (await gate.ask(post(b"/custom", b"anything"))).status == 200
-    assert gate.dispatcher.events == ["ticket", "retry late", "failed late", "finished 200"]
+    assert gate.recorded.events == ["ticket", "retry late", "failed late", "finished 200"]
 
 
 async def test_an_answer_in_one_piece_above_total_s_is_not_repeated(rig):
     gate = await rig(silent, silent, timeouts={"first_event_s": 0.05, "total_s": 0.2})
     reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.code) == (504, "total_timeout")
-    assert gate.dispatcher.events == ["ticket", "cancelled"], "no retry, and no failure of the worker"
+    assert gate.recorded.events == ["ticket", "cancelled"], "no retry, and no failure of the worker"
 
 
 def eject(gate, worker):
@@ -254,12 +254,12 @@ async def test_requests_of_a_lost_worker_are_retried_on_another(rig, how):
         for second in range(2):
             gate.fleet.probe_failed(stuck.id, "timed out", second)
         await gate.ask(LIVEZ)
-        assert gate.dispatcher.events == ["ticket"]  # below the threshold: the worker may just be slow
+        assert gate.recorded.events == ["ticket"]  # below the threshold: the worker may just be slow
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
         gate.fleet.remove(stuck.id)
     assert (await client.read()).body.startswith(event("a"))
-    assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
+    assert gate.recorded.events[:3] == ["ticket", "retry sent", "failed sent"]
     await asyncio.wait_for(stuck.requests[0].gone.wait(), WAIT_S)
     assert gate.idle
 
@@ -272,7 +272,7 @@ async def test_requests_of_a_lost_worker_wait_until_another_is_ready(rig):
     gate.fleet.drain(other.id)
     eject(gate, stuck)
     await gate.ask(LIVEZ)
-    assert gate.dispatcher.events == ["ticket"]
+    assert gate.recorded.events == ["ticket"]
     gate.fleet.undrain(other.id)
     assert (await client.read()).body.startswith(event("a"))
 
@@ -291,7 +291,7 @@ async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch)
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await eventually(lambda: len(asked) >= 3)
-    assert gate.dispatcher.events == ["ticket"]
+    assert gate.recorded.events == ["ticket"]
     affords[0] = True
     assert (await client.read()).body.startswith(event("a"))
 
@@ -309,7 +309,7 @@ async def test_started_streams_and_requests_of_drained_workers_are_not_retried(r
     await gate.ask(LIVEZ)
     go_on.set()
     assert (await client.read()).status == 200
-    assert not any(each.startswith("retry") for each in gate.dispatcher.events)
+    assert not any(each.startswith("retry") for each in gate.recorded.events)
     gate = await rig(*once(stream_until(slow_end)))
     client = await gate.send(post())
     await client.reader.readuntil(b"\n\n")
@@ -317,7 +317,7 @@ async def test_started_streams_and_requests_of_drained_workers_are_not_retried(r
     await gate.ask(LIVEZ)
     slow_end.set()
     await client.reader.readuntil(b"\r\n0\r\n\r\n")
-    assert gate.dispatcher.events[-1].startswith("finished") or gate.dispatcher.events[-1] == "first_token"
+    assert gate.recorded.events[-1].startswith("finished") or gate.recorded.events[-1] == "first_token"
 
 
 # after the first event
@@ -337,7 +337,7 @@ async def test_a_worker_lost_between_chunks_gives_an_error_event(rig):
     assert events[0] + b"\n\n" == event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
-    assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
+    assert gate.recorded.events == ["ticket", "first_token", "failed stream"]
     assert (await client.ask(LIVEZ)).status == 200  # a clean end: the connection stays open
     assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
 
@@ -359,7 +359,7 @@ async def test_a_request_above_total_s_gets_total_timeout(rig):
     gate = await rig(silent, timeouts={"total_s": 0.15})
     reply = await gate.ask(post())
     assert (reply.status, reply.code) == (504, "total_timeout")
-    assert gate.dispatcher.events == ["ticket", "cancelled"]
+    assert gate.recorded.events == ["ticket", "cancelled"]
 
 
 # held heads and comments
@@ -379,7 +379,7 @@ async def test_a_worker_lost_after_comments_is_replaced(rig):
     assert reply.header(b"x-request-id") == b"r"
     _, _, rest = reply.body.partition(b"data: ")
     assert b"data: " + rest == b"".join(map(event, "abc")) + usage_event() + DONE
-    assert gate.dispatcher.usage.cached_tokens == 32
+    assert gate.recorded.usage.cached_tokens == 32
     assert (await client.ask(LIVEZ)).status == 200
 
 
@@ -411,7 +411,7 @@ async def test_an_error_after_comments_becomes_an_event(rig):
     gate = await rig(refused, timeouts=held)
     body = (await gate.ask(post(), on_head=commented.set)).body
     assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + DONE
-    assert gate.dispatcher.events[-1] == "finished 400"
+    assert gate.recorded.events[-1] == "finished 400"
     commented.clear()
     gate = await rig(dead, timeouts=held)
     body = (await gate.ask(post(), on_head=commented.set)).body
@@ -480,10 +480,10 @@ async def test_an_exception_in_the_gateway_answers_500_and_ends_the_ticket(rig, 
     reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.code) == (500, "internal_error")
     del gate.identity.identify_now
-    gate.dispatcher.first_token = broken
+    gate.core.tickets.first_token = broken
     gate.workers[0].script = answer_stream
     assert (await gate.ask(post())).status == 500
-    assert gate.dispatcher.events[-1] == "cancelled"
+    assert gate.recorded.events[-1] == "cancelled"
     assert gate.idle
     caplog.clear()
 

@@ -59,7 +59,7 @@ async def test_a_quiet_stream_of_a_worker_that_is_gone_ends_with_an_error(rig):
     assert events[0] + b"\n\n" == event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
-    assert gate.dispatcher.events[-1] == "failed stream"
+    assert gate.recorded.events[-1] == "failed stream"
     await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
     assert gate.idle
 
@@ -69,7 +69,7 @@ async def test_a_request_without_an_answer_goes_to_another_worker(rig):
     client = await asked(gate)
     close_port(gate, gate.workers[0])
     assert (await client.read()).body.endswith(DONE)
-    assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
+    assert gate.recorded.events[:3] == ["ticket", "retry sent", "failed sent"]
     assert len(gate.workers[1].requests) == 1
     assert gate.counted("worker_deaths") == []  # the request is no suspect: the worker was shut down
 
@@ -138,7 +138,7 @@ async def test_a_port_that_opens_again_changes_nothing(rig):
     await worker.start(worker.port)
     gate.fleet.refused(worker.id, gate.loop.time())
     await asyncio.sleep(2 * QUIET_S)
-    assert gate.dispatcher.events == ["ticket", "first_token"]
+    assert gate.recorded.events == ["ticket", "first_token"]
 
 
 async def test_other_workers_are_left_alone(rig):
@@ -146,8 +146,8 @@ async def test_other_workers_are_left_alone(rig):
     clients = [await asked(gate) for _ in range(2)]
     gone, other = gate.workers
     close_port(gate, gone)
-    await eventually(lambda: "failed stream" in gate.dispatcher.events)
-    assert gate.dispatcher.events.count("failed stream") == 1
+    await eventually(lambda: "failed stream" in gate.recorded.events)
+    assert gate.recorded.events.count("failed stream") == 1
     assert not other.requests[0].gone.is_set()
     assert len(clients) == 2
 
@@ -169,9 +169,9 @@ async def test_a_quiet_worker_is_dialled_where_probes_are_rare(rig, monkeypatch)
     for client in clients:
         await client.reader.readuntil(event("a"))
     gone.server.close()  # no probe meets it
-    await eventually(lambda: "failed stream" in gate.dispatcher.events)
+    await eventually(lambda: "failed stream" in gate.recorded.events)
     assert gone.requests[0].gone.is_set() or not other.requests[0].gone.is_set()
-    assert gate.dispatcher.events.count("failed stream") == 1
+    assert gate.recorded.events.count("failed stream") == 1
 
 
 async def test_a_client_that_does_not_read_keeps_what_has_arrived(rig):
@@ -183,7 +183,7 @@ async def test_a_client_that_does_not_read_keeps_what_has_arrived(rig):
     request._client.writable = False
     close_port(gate, gate.workers[0])
     await asyncio.sleep(3 * QUIET_S)
-    assert gate.dispatcher.events == ["ticket", "first_token"]
+    assert gate.recorded.events == ["ticket", "first_token"]
     request._client.writable = True
     assert b"worker_died_in_stream" in await client.reader.readuntil(DONE)
 

@@ -49,11 +49,11 @@ class Shared:
 
     def occupy(self, requests=3):
         """Let streams run on the workers that take whole requests."""
-        dispatcher, now_s = self.rig.dispatcher, self.rig.loop.time()
+        core, now_s = self.rig.core, self.rig.loop.time()
         for number in range(requests):
             request = Request(f"dummy-{number}", "/v1/completions", "m", None, 10, now_s)
-            ticket = dispatcher.dispatch(request, now_s)
-            dispatcher.first_token(ticket, now_s)
+            ticket = core.dispatcher.dispatch(request, now_s)
+            core.tickets.first_token(ticket, now_s)
             self.dummies.append(ticket)
 
     async def hand_over(self, path=COMPLETIONS, **fields):
@@ -73,7 +73,7 @@ class Shared:
 
     def release(self):
         for ticket in self.dummies:
-            self.rig.dispatcher.cancelled(ticket, self.rig.loop.time())
+            self.rig.core.tickets.cancelled(ticket, self.rig.loop.time())
 
     async def ends_clean(self, *workers):
         """Check that no load stays reserved, and no block in use."""
@@ -156,11 +156,11 @@ async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, 
 
 async def test_streamed_answers_teach_the_speed_of_the_link(shared):
     gateway, prefill, decode = await pair(shared)
-    dispatcher = gateway.rig.dispatcher
+    core = gateway.rig.core
     await gateway.ask()  # its first byte comes after its last token
-    assert dispatcher.links(0.0) == []
+    assert core.planner.known_links(0.0) == []
     await gateway.ask(stream=True, prompt=list(range(900, 1_100)))
-    (link,) = dispatcher.links(gateway.rig.loop.time())
+    (link,) = core.planner.known_links(gateway.rig.loop.time())
     assert (link.sender.id, link.receiver.id, link.transfers) == (prefill_id(gateway), decode_id(gateway), 1)
     assert link.tokens_per_s > 0.0
     await gateway.ends_clean(prefill, decode)
@@ -270,7 +270,7 @@ async def test_the_time_to_connect_to_the_decode_worker_does_not_lengthen_the_le
 async def test_both_decisions_say_why(shared):
     gateway, prefill, decode = await pair(shared)
     await gateway.ask(stream=True)
-    records = gateway.rig.dispatcher.decisions(10)
+    records = gateway.rig.core.log.latest(10)
     latest = [record for record in records if not record.request.id.startswith("dummy")]
     assert [record.outcome for record in latest] == ["finished", "finished"]
     assert [record.decision.reason.split(" ")[0] for record in latest] == ["decode", "prefill"]
@@ -359,13 +359,13 @@ async def test_a_dead_prefill_worker_is_replaced_by_another(shared):
     await dead.kill()
     served = []
     unseen = dict.fromkeys(("placed", "first_token", "progressed"), lambda *_: None)
-    gateway.rig.dispatcher.traffic = SimpleNamespace(finished=lambda ticket, *_: served.append(ticket), **unseen)
+    gateway.rig.core.tickets.traffic = SimpleNamespace(finished=lambda ticket, *_: served.append(ticket), **unseen)
     assert (await gateway.ask()).status == 200
     assert gateway.outcomes == ["handed_over"]
     assert computed(prefill) == 40
     first, second = served
     assert second.prefill is first and first.attempt == 2
-    legs = [one.leg for one in gateway.rig.dispatcher.decisions(10) if one.leg is not None]
+    legs = [one.leg for one in gateway.rig.core.log.latest(10) if one.leg is not None]
     assert {leg.worker for leg in legs if leg.part == "decode"} == {gateway.rig.fleet.candidates[1].id}
     await gateway.ends_clean(prefill, decode)
 

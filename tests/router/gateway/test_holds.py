@@ -50,12 +50,12 @@ async def gate(rig):
         slow = Slow()
         made = await rig(slow, answer_stream, **options)
         made.slow = slow
-        made.dispatcher.set_policy(Patient(hold_s, until_prefills_done), PolicySpec("patient"))
+        made.core.policies.default.adopt(Patient(hold_s, until_prefills_done), PolicySpec("patient"))
         made.first, made.second = await made.connect(), await made.connect()
         made.first.writer.write(post())
         await eventually(lambda: slow.waiting)
         made.second.writer.write(post())
-        await eventually(lambda: made.dispatcher.events[1:2])
+        await eventually(lambda: made.recorded.events[1:2])
         return made
 
     return make
@@ -67,7 +67,7 @@ def held(gate):
 
 async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
     made = await gate()
-    assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
+    assert made.recorded.events == ["ticket", "held"] and held(made) == 1
     assert made.gateway.statistics()["held_by_route"] == [("default", "m", 1)]
     assert len(made.workers[0].requests) == 1
     seen_s = made.loop.time()
@@ -82,7 +82,7 @@ async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
     assert made.gateway.statistics()["held_by_route"] == []
     assert made.counted("hold_seconds") == [()]
     assert at_least_s <= made.registry.histogram("hold_seconds").at().total < LONG_S
-    assert at_least_s <= made.dispatcher.decisions(1)[0].request.waited_s < LONG_S
+    assert at_least_s <= made.core.log.latest(1)[0].request.waited_s < LONG_S
     await eventually(lambda: made.idle)
 
 
@@ -92,7 +92,7 @@ async def test_requests_that_generate_nothing_are_never_held(gate, path):
     other = await made.send(post(path))
     await eventually(lambda: len(made.slow.waiting) == 2)
     assert held(made) == 1
-    tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
+    tokens = made.core.log.latest(1)[0].request.prompt_tokens
     assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something, a guess is reserved"
     made.slow.waiting[1].set()
     assert (await other.read()).status == 200
@@ -101,7 +101,7 @@ async def test_requests_that_generate_nothing_are_never_held(gate, path):
 async def test_a_held_request_is_sent_when_its_hold_expires(gate):
     made = await gate(hold_s=0.2)
     await eventually(lambda: len(made.slow.waiting) == 2)
-    assert made.dispatcher.decisions(1)[0].request.waited_s > 0.199
+    assert made.core.log.latest(1)[0].request.waited_s > 0.199
     for _ in range(2):
         made.slow.answer()
     assert (await made.first.read()).status == (await made.second.read()).status == 200
@@ -114,8 +114,8 @@ async def test_a_hold_not_for_prefills_outlasts_the_prefills(gate):
     await eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
-    assert made.dispatcher.events.count("held") == 1
-    assert made.dispatcher.decisions(1)[0].request.waited_s > 0.499
+    assert made.recorded.events.count("held") == 1
+    assert made.core.log.latest(1)[0].request.waited_s > 0.499
 
 
 async def test_held_requests_are_sent_one_by_one_in_order_of_arrival(gate):
@@ -152,7 +152,7 @@ async def test_a_request_above_max_queued_requests_is_sent_at_once(gate):
     made = await gate(limits={"max_queued_requests": 1})
     await made.send(post())
     await eventually(lambda: len(made.slow.waiting) == 2)
-    assert made.dispatcher.events.count("ticket") == 2 and held(made) == 1
+    assert made.recorded.events.count("ticket") == 2 and held(made) == 1
 
 
 @pytest.mark.parametrize("until_prefills_done", [True, False])
@@ -181,11 +181,11 @@ async def test_a_retry_is_not_held(rig):
             busy = len(fleet.workers) == 1
             return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=LONG_S if busy else 0.0)
 
-    made.dispatcher.set_policy(Late(), PolicySpec("late"))
+    made.core.policies.default.adopt(Late(), PolicySpec("late"))
     client = await made.send(post())
     await eventually(lambda: slow.waiting)
     slow.answer()
-    assert (await client.read()).status == 200 and "held" not in made.dispatcher.events
+    assert (await client.read()).status == 200 and "held" not in made.recorded.events
 
 
 async def test_a_held_request_gets_503_at_shutdown(gate):
@@ -223,13 +223,13 @@ async def test_one_round_offers_a_bounded_number_of_held_requests(gate, monkeypa
     for client in others:
         client.writer.write(post())
     await eventually(lambda: held(made) == 5)
-    asked = made.dispatcher.events.count("held")
-    made.dispatcher.set_policy(Hesitant(), PolicySpec("hesitant"))
+    asked = made.recorded.events.count("held")
+    made.core.policies.default.adopt(Hesitant(), PolicySpec("hesitant"))
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await eventually(lambda: made.dispatcher.events.count("held") > asked)
+    await eventually(lambda: made.recorded.events.count("held") > asked)
     await made.ask(get(b"/livez"))
-    assert made.dispatcher.events.count("held") == asked + 2 and held(made) == 5
+    assert made.recorded.events.count("held") == asked + 2 and held(made) == 5
 
 
 class Hesitant:

@@ -40,7 +40,7 @@ async def test_a_stream_whose_bytes_have_arrived_goes_on(rig, limit):
     await client.reader.readuntil(event("a"))
     stand_still(sockets[0], REST)
     assert b"error" not in await client.reader.readuntil(DONE)
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[-1] == "finished 200"
 
 
 @pytest.mark.parametrize("limit", ["first_event_s", "total_s"])
@@ -51,7 +51,7 @@ async def test_an_answer_that_has_arrived_is_in_time(rig, limit):
     await eventually(lambda: sockets)
     stand_still(sockets[0], STREAM_HEAD + REST)
     assert (await client.read()).status == 200
-    assert "retry sent" not in gate.dispatcher.events
+    assert "retry sent" not in gate.recorded.events
 
 
 async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):

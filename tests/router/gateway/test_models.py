@@ -52,7 +52,7 @@ async def test_an_alias_is_replaced_by_its_model_and_nothing_else_changes(fleet)
     assert (await gate.ask(post(body=body))).status == 200
     assert sent(workers["big"]) == body.replace(b'"fast" ,', b'"big" ,')
     assert workers["big"].requests[-1].header(b"content-length") == str(len(sent(workers["big"]))).encode()
-    assert gate.dispatcher.requests[-1].model == "big"
+    assert gate.recorded.requests[-1].model == "big"
     assert workers["small"].requests == []
 
 
@@ -124,7 +124,7 @@ async def test_an_adapter_keeps_its_name_and_may_have_an_alias(fleet):
     for name in ("sql", "db"):
         assert (await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name.encode()))).status == 200
         assert json.loads(sent(workers["big"]))["model"] == "sql"
-        assert gate.dispatcher.requests[-1].model == "sql"
+        assert gate.recorded.requests[-1].model == "sql"
 
 
 async def test_a_name_on_request_is_resolved_or_refused_by_the_workers_of_its_base(fleet):
@@ -340,7 +340,7 @@ async def test_a_model_at_its_limit_falls_back_after_the_wait_of_the_queue(full)
     let["big"].release()
     assert [(await client.read()).status for client in (second, first)] == [200, 200]
     assert gate.counted("fallbacks") == [("big", "small")]
-    assert gate.dispatcher.statistics()["rejected"] == 0
+    assert gate.core.statistics()["rejected"] == 0
     await eventually(lambda: gate.idle)
 
 
@@ -362,7 +362,7 @@ async def test_requests_for_a_model_at_its_limit_get_its_workers_in_order(full):
         waiting.append(await ask_big(gate, user=f"number {place}"))
         await eventually(lambda place=place: queued(gate) == place + 1)
     gate.fleet.drain(workers["small"].id)  # all that wait are offered, and none gets a place
-    await eventually(lambda: gate.dispatcher.events.count("queued") >= 6)
+    await eventually(lambda: gate.recorded.events.count("queued") >= 6)
     for place, client in enumerate((first, *waiting)):
         let["big"].release()
         assert (await client.read()).status == 200

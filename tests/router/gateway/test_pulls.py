@@ -38,8 +38,8 @@ class Peers:
     def __init__(self, rig, stack):
         self.rig = rig
         self._stack = stack
-        self.held = Held(rig.dispatcher._pulls._residency)
-        rig.dispatcher._pulls._residency = self.held
+        self.held = Held(rig.core.planner._residency)
+        rig.core.planner._residency = self.held
         self.busy = []
 
     async def add(self, **settings):
@@ -62,7 +62,7 @@ class Peers:
         self.held.slots[candidate.slot] = HELD
         for number in range(3):
             request = Request(f"busy-{number}", "/v1/completions", "m", None, 100_000, self.rig.loop.time())
-            self.busy.append(self.rig.dispatcher.dispatch(request, self.rig.loop.time()))
+            self.busy.append(self.rig.core.dispatcher.dispatch(request, self.rig.loop.time()))
         return worker, running
 
     async def ask(self, path=COMPLETIONS, **fields):
@@ -75,7 +75,7 @@ class Peers:
 
     async def ends_clean(self):
         for ticket in self.busy:
-            self.rig.dispatcher.cancelled(ticket, self.rig.loop.time())
+            self.rig.core.tickets.cancelled(ticket, self.rig.loop.time())
         await eventually(lambda: self.rig.idle)
 
 
@@ -109,9 +109,9 @@ async def test_an_idle_worker_pulls_the_prefix_of_a_busy_one(peers, fields):
     assert (reply.status, tokens(reply)) == (200, (40, HELD, 5))
     assert (moved(puller)["pulls"], moved(puller)["pulled_tokens"], computed(puller)) == (1, HELD, 8)
     assert gateway.outcomes == ["pulled"]
-    links = gateway.rig.dispatcher.links(gateway.rig.loop.time())
+    links = gateway.rig.core.planner.known_links(gateway.rig.loop.time())
     assert [link.kind for link in links] == (["pull"] if fields else [])
-    (record, *_) = gateway.rig.dispatcher.decisions(1)
+    (record, *_) = gateway.rig.core.log.latest(1)
     assert record.decision.reason.startswith(f"pull {HELD} tokens from 127.0.0.1:")
     assert record.outcome == "finished"
     await gateway.ends_clean()
@@ -143,7 +143,7 @@ async def test_a_source_that_has_lost_the_prefix_is_counted(peers):
     reply = await gateway.ask(**USAGE)
     assert (reply.status, tokens(reply), computed(puller)) == (200, (40, 0, 5), 40)
     assert gateway.outcomes == ["missed"]
-    assert gateway.rig.dispatcher.links(gateway.rig.loop.time()) == []
+    assert gateway.rig.core.planner.known_links(gateway.rig.loop.time()) == []
     await gateway.ends_clean()
 
 
@@ -277,7 +277,7 @@ async def test_a_worker_that_dies_in_its_stream_ends_it_as_any_worker_does(peers
     puller, dying = await gateway.add(time_scale=1.0)
     asked = asyncio.ensure_future(gateway.ask(stream=True, max_tokens=4_000))
     await eventually(lambda: puller.engine.statistics()["generation_tokens"] > 0)
-    await eventually(lambda: gateway.rig.dispatcher.events.count("first_token") > 0)
+    await eventually(lambda: gateway.rig.recorded.events.count("first_token") > 0)
     await dying.kill()
     assert b"worker_died" in (await asked).body
     assert gateway.outcomes == ["stopped"]

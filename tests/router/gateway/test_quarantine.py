@@ -108,7 +108,7 @@ async def test_a_worker_lost_on_a_pooled_connection_counts_as_dead(rig):
     for _ in range(4):
         await mortals.ask()
         await mortals.proven(2)
-    assert "retry sent" in gate.dispatcher.events
+    assert "retry sent" in gate.recorded.events
 
 
 async def test_bodies_that_lose_pooled_connections_go_to_the_other_worker(rig):
@@ -133,7 +133,7 @@ async def test_bodies_that_lose_pooled_connections_go_to_the_other_worker(rig):
     gate.fleet.undrain(gate.workers[1].id)
     mortals.die(0)
     assert [answer.status for answer in await asking] == [200, 200]
-    assert gate.dispatcher.events.count("retry sent") == 2
+    assert gate.recorded.events.count("retry sent") == 2
 
 
 async def test_eight_copies_at_one_worker_crash_two_workers(rig):
@@ -201,7 +201,7 @@ async def test_a_good_body_at_a_dying_worker_is_cleared_by_its_answer(rig):
     """A good request waits beside the query of death at both workers that die. One is answered between the deaths."""
     mortals = Mortals(3, spared=True)
     gate = await mortals.build(rig)
-    gate.dispatcher.set_policy(InOrder(), PolicySpec("in_order"))
+    gate.core.policies.default.adopt(InOrder(), PolicySpec("in_order"))
     may_answer = asyncio.Event()
 
     def waiting(script):
@@ -238,7 +238,7 @@ async def test_bodies_suspected_of_one_death_go_to_different_workers(rig):
     """The good request waits beside the query of death only once, though the policy prefers one worker for both."""
     mortals = Mortals(3, PAUSE, spared=True)
     gate = await mortals.build(rig)
-    gate.dispatcher.set_policy(InOrder(), PolicySpec("in_order"))
+    gate.core.policies.default.adopt(InOrder(), PolicySpec("in_order"))
     for worker in gate.workers:
         worker.script = mortals.hesitant(worker.script)
     asking = [asyncio.create_task(mortals.ask(body)) for body in (DEADLY, GOOD)]

@@ -47,7 +47,7 @@ async def test_a_quiet_stream_gets_comments_between_its_events(rig, path, framin
     assert COMMENT.sub(b"", body) == FIRST + LAST
     assert body.startswith(FIRST) and body.endswith(LAST), "only between the events"
     assert gate.counted("errors") == []
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[-1] == "finished 200"
 
 
 async def test_an_old_client_gets_comments_too(rig):
@@ -178,7 +178,7 @@ async def test_a_quiet_stream_of_a_working_worker_goes_on_and_one_of_a_hung_engi
     whole = [reply.result().body for reply in replies if await reply and b"stream_idle" not in reply.result().body]
     assert [COMMENT.sub(b"", body) for body in whole] == [FIRST + LAST]
     assert [one[:2] for one in gate.counted("errors")] == [("stream_idle_timeout", "stream")]
-    assert sorted(each for each in gate.dispatcher.events if each.startswith("f") and each != "first_token") == [
+    assert sorted(each for each in gate.recorded.events if each.startswith("f") and each != "first_token") == [
         "failed stream",
         "finished 200",
     ]

@@ -194,7 +194,7 @@ async def test_a_client_that_waits_and_leaves_pays_for_what_its_worker_generated
     client = await gate.send(post(body=body(user="wait", max_tokens=5)))
     await eventually(lambda: len(gate.workers[0].requests) == 2)
     before = account(gate)["used_tokens"]
-    token_s = gate.dispatcher._output_lengths.decode_s(1.0)
+    token_s = gate.core.tickets.output_lengths.decode_s(1.0)
     await asyncio.sleep(6 * token_s)
     client.leave()
     await eventually(lambda: account(gate)["running"] == 0)

@@ -46,7 +46,7 @@ async def test_a_chat_in_mid_stream_keeps_few_objects(rig):
     parts = gate.gateway._parts
     (connection,) = parts.drain.connections
     modules = [vars(module) for name, module in sys.modules.items() if name.split(".")[0] in OURS]
-    before = found_from([parts, gate.fleet, gate.dispatcher, connection, *modules])
+    before = found_from([parts, gate.fleet, gate.core, connection, *modules])
     client.writer.write(post())
     await client.reader.readuntil(event("a"))
     (request,) = parts.running

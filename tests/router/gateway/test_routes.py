@@ -45,9 +45,9 @@ async def test_the_request_carries_its_route_and_policy(rig):
     gate = await rig(answer_json, routes=routes, policies={"batch": {"rule": "lpwl"}})
     await gate.ask(post(body=PLAIN, extra=team("eval")))
     await gate.ask(post(body=PLAIN))
-    found = [(request.route, request.policy) for request in gate.dispatcher.requests]
+    found = [(request.route, request.policy) for request in gate.recorded.requests]
     assert found == [("eval", "batch"), ("rest", "default")]
-    assert [record.route for record in gate.dispatcher.decisions(10)] == ["rest", "eval"]
+    assert [record.route for record in gate.core.log.latest(10)] == ["rest", "eval"]
 
 
 async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
@@ -153,7 +153,7 @@ async def test_an_admitted_request_without_a_ready_worker_waits_for_one(rig):
     second.leave()
     await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     assert figures(gate) == {"running": 1, "queued": 1, "refused": 0}
-    assert gate.dispatcher.events.count("queued") == 1
+    assert gate.recorded.events.count("queued") == 1
     gate.join(await answering(gate))
     assert (await third.read()).status == 200
     await eventually(lambda: figures(gate) == {"running": 0, "queued": 0, "refused": 0})

@@ -85,7 +85,7 @@ async def test_running_streams_are_left_alone(rig):
     assert states(gate) == [DRAINING]
     release.set()
     assert event("b") in await client.reader.readuntil(DONE)
-    await eventually(lambda: gate.dispatcher.events[-1] == "finished 200")
+    await eventually(lambda: gate.recorded.events[-1] == "finished 200")
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ async def test_requests_of_a_stopping_worker_that_is_removed_stay_until_it_is_go
     await asyncio.sleep(0.1)
     release.set()
     assert (await client.read()).status == 200
-    assert gate.dispatcher.events.count("retry sent") == 0
+    assert gate.recorded.events.count("retry sent") == 0

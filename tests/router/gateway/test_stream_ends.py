@@ -115,8 +115,8 @@ async def test_a_stream_without_its_last_event_ends_in_an_error(rig, path, frami
     assert (reply.status, reply.body[: len(sent)]) == (200, sent)
     assert error_of(path, reply.body[len(sent) :]) == "worker_died_in_stream"
     assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
-    assert gate.dispatcher.events[-1] == "failed stream"
-    assert not any(each.startswith("finished") for each in gate.dispatcher.events), "the worker is not credited"
+    assert gate.recorded.events[-1] == "failed stream"
+    assert not any(each.startswith("finished") for each in gate.recorded.events), "the worker is not credited"
     assert (await client.ask(post(path, body_of(path)))).status == 200, "the client's connection goes on"
     await eventually(lambda: gate.idle)
 
@@ -130,7 +130,7 @@ async def test_a_whole_stream_is_left_as_it_is(rig, path, framing):
     reply = await gate.ask(post(path, body_of(path)))
     assert (reply.status, reply.body) == (200, b"".join(events))
     assert gate.counted("errors") == []
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[-1] == "finished 200"
 
 
 ERROR = b'data: {"error":{"message":"engine died","code":500}}\n\n'
@@ -154,7 +154,7 @@ async def test_a_stream_that_ends_by_its_rules_is_left_as_it_is(rig, case, frami
     path, events = ENDS[case]
     gate = await rig(script_of(events, framing), extra_paths=[{"path": "/v1/audio/speech"}])
     assert (await gate.ask(post(path, body_of(path)))).body == b"".join(events)
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[-1] == "finished 200"
 
 
 async def test_a_stream_of_announced_length_is_left_as_it_is(rig):
@@ -226,8 +226,8 @@ async def test_an_abort_before_any_content_is_repeated_elsewhere(rig, path, fram
     gate = await rig(*once(script_of(bad, framing, apart=False), script_of(good, framing, apart=False)))
     reply = await gate.ask(post(path, body_of(path)))
     assert (reply.status, reply.body) == (200, b"".join(good))
-    assert gate.dispatcher.events[1] == "retry answered"
-    assert gate.dispatcher.last_reason == "the worker aborted the request"
+    assert gate.recorded.events[1] == "retry answered"
+    assert gate.recorded.last_reason == "the worker aborted the request"
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -258,7 +258,7 @@ async def test_an_abort_after_content_is_an_error_and_no_end(rig, path, framing,
     else:
         assert aborted[0] not in rest
     assert error_of(path, rest) == "worker_died_in_stream"
-    assert gate.dispatcher.events[-1] == "failed stream"
+    assert gate.recorded.events[-1] == "failed stream"
     assert [one[:2] for one in gate.counted("errors")] == [("worker_died_in_stream", "stream")]
 
 
@@ -305,7 +305,7 @@ async def test_an_aborted_answer_in_one_piece_is_repeated_elsewhere(rig, path, f
     gate = await rig(*once(body_script(bad, framing), body_script(good, framing)))
     reply = await gate.ask(post(path, body_of(path).replace(b"true", b"false")))
     assert (reply.status, reply.body) == (200, good)
-    assert gate.dispatcher.events == ["ticket", "retry answered", "failed answered", "finished 200"]
+    assert gate.recorded.events == ["ticket", "retry answered", "failed answered", "finished 200"]
 
 
 async def test_an_abort_that_no_other_worker_can_take_over_is_an_error(rig):
@@ -320,7 +320,7 @@ async def test_a_long_aborted_answer_is_not_passed_on_whole(rig):
     client = await gate.connect()
     with pytest.raises(asyncio.IncompleteReadError):
         await client.ask(post(body=b'{"model":"m","messages":[]}'))
-    assert gate.dispatcher.events[-1] == "failed stream"
+    assert gate.recorded.events[-1] == "failed stream"
 
 
 async def test_an_answer_in_pieces_is_passed_on_after_a_while(rig):

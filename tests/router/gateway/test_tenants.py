@@ -81,12 +81,12 @@ async def test_held_requests_count_against_the_quota(rig):
     go = asyncio.Event()
 
     gate = await rig(after(go, answer_stream), auth=AUTH, tenants=tenants(max_queued_requests=1))
-    gate.dispatcher.set_policy(Patient(), PolicySpec("patient"))
+    gate.core.policies.default.adopt(Patient(), PolicySpec("patient"))
     clients = []
     for key, held in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
         client = await gate.send(post(extra=bearer(key)))
         clients.append(client)
-        await eventually(lambda: len(gate.dispatcher.events) == len(clients))
+        await eventually(lambda: len(gate.recorded.events) == len(clients))
         await eventually(lambda held=held: gate.gateway.statistics()["held"] == held)
     assert len(gate.workers[0].requests) == 2  # the first request, and the one above red's quota
     assert figures(gate)["queued"] == 1

@@ -62,8 +62,8 @@ async def test_another_worker_answers_after_a_404_for_the_model(rig, framing, st
     reply = await gate.ask(post() if stream else post(body=PLAIN))
     assert reply.status == 200
     assert b"NotFound" not in reply.raw
-    assert gate.dispatcher.events[:3] == ["ticket", "retry unserved", "failed unserved"]
-    assert gate.dispatcher.events[-1] == "finished 200"
+    assert gate.recorded.events[:3] == ["ticket", "retry unserved", "failed unserved"]
+    assert gate.recorded.events[-1] == "finished 200"
     assert gate.counted("retries") == [("unserved",)]
     assert models == ["m"]
     assert gate.gateway.statistics()["pools"]["idle"] == (1 if framing == "until close" else 2)
@@ -77,7 +77,7 @@ async def test_a_404_is_relayed_without_another_worker(rig, framing):
     models = asked(gate)
     reply = await gate.ask(post())
     assert (reply.status, reply.body) == (404, UNSERVED)
-    assert gate.dispatcher.events == ["ticket", "finished 404"]
+    assert gate.recorded.events == ["ticket", "finished 404"]
     assert models == ["m"]
     assert gate.idle
 
@@ -93,7 +93,7 @@ async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig):
     reply = await gate.ask(post())
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert sum(len(worker.requests) for worker in gate.workers) == 3
-    assert gate.dispatcher.events[-1] == "finished 404"
+    assert gate.recorded.events[-1] == "finished 404"
     assert gate.idle
 
 
@@ -120,7 +120,7 @@ async def test_a_404_after_comments_is_retried(rig, framing):
     alone = await rig(late, timeouts=timeouts)
     body = (await alone.ask(post(), on_head=commented.set)).body
     assert body.endswith(b"data: " + UNSERVED + b"\n\n" + DONE)
-    assert alone.dispatcher.events == ["ticket", "finished 404"]
+    assert alone.recorded.events == ["ticket", "finished 404"]
     assert gate.idle and alone.idle
 
 
@@ -158,7 +158,7 @@ async def test_other_404s_are_relayed(rig, name, frame, pieces):
     client = await gate.connect()
     reply = await client.ask(post())
     assert (reply.status, reply.body) == (404, body)
-    assert gate.dispatcher.events == ["ticket", "finished 404"]
+    assert gate.recorded.events == ["ticket", "finished 404"]
     assert models == []
     assert (await client.ask(post())).body == body  # the connection stays open
     assert gate.idle
@@ -219,7 +219,7 @@ async def test_an_incomplete_404_counts_as_a_lost_worker(rig):
 
     gate = await rig(*once(die, answer_stream))
     assert (await gate.ask(post())).body.startswith(event("a"))
-    assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
+    assert gate.recorded.events[:3] == ["ticket", "retry sent", "failed sent"]
 
 
 async def test_a_404_does_not_eject_the_worker(rig):

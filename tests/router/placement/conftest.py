@@ -20,9 +20,10 @@ from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.metrics.registry import Registry
-from router.placement.dispatcher import Dispatcher, Ticket
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request, Usage
+from router.placement.tickets import Ticket
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
@@ -138,8 +139,8 @@ class VirtualFleet:
         self._sequence = Counter()
         self.fleet = Fleet(HealthConfig(), self.residency)
         spec = PolicySpec(policy, params or {}, hold, lanes)
-        self.dispatcher = Dispatcher(self.fleet, self.residency, build_policy(spec, random.Random(seed)), spec=spec)
-        self.residency.on_settled.append(self.dispatcher.explained)
+        self.core = DecisionCore(self.fleet, self.residency, build_policy(spec, random.Random(seed)), spec=spec)
+        self.residency.on_settled.append(self.core.tickets.explained)
         profile = load_profile("llama-3.1-8b-h100")
         self.engines = {}
         draw = self.rng.randrange
@@ -187,7 +188,9 @@ class VirtualFleet:
     def _arrive(self, now_s, ids, output):
         name = f"r{next(self._order)}"
         prompt = make_prompt(ids)
-        ticket = self.dispatcher.dispatch(Request(name, "/v1/completions", "m", prompt, prompt.tokens, now_s), now_s)
+        ticket = self.core.dispatcher.dispatch(
+            Request(name, "/v1/completions", "m", prompt, prompt.tokens, now_s), now_s
+        )
         assert isinstance(ticket, Ticket)
         worker = ticket.candidate.endpoint.id
         state = self.engines[worker].add(EngineRequest(name, ids, output), now_s)
@@ -209,8 +212,8 @@ class VirtualFleet:
         for name, _, finish in result.outputs:
             ticket, state, arrived_s = self._open[name]
             if state.output_tokens == 1:
-                self.dispatcher.first_token(ticket, now_s)
-            self.dispatcher.progress(ticket, state.output_tokens)
+                self.core.tickets.first_token(ticket, now_s)
+            self.core.tickets.progress(ticket, state.output_tokens)
             if finish:
                 self._finish(now_s, name, ticket, state, arrived_s)
         self._busy.discard(worker)
@@ -218,7 +221,7 @@ class VirtualFleet:
 
     def _finish(self, now_s, name, ticket, state, arrived_s):
         del self._open[name]
-        self.dispatcher.finished(ticket, Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens), now_s)
+        self.core.tickets.finished(ticket, Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens), now_s)
         self.results.append(
             SimpleNamespace(
                 worker=ticket.candidate.id,
@@ -278,7 +281,7 @@ class Rig:
             self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
         self.registry, self.policy_failures = Registry(), []
         policy_ = build_policy(PolicySpec(policy), random.Random(0))
-        self.dispatcher = Dispatcher(
+        self.core = DecisionCore(
             self.fleet,
             residency,
             policy_,
@@ -294,12 +297,12 @@ class Rig:
         return Request(f"r{start}", "/v1/completions", "m", prompt, tokens, 0.0, **fields)
 
     def dispatch(self, *args, now_s=0.0, **fields):
-        ticket = self.dispatcher.dispatch(self.ask(*args, **fields), now_s)
+        ticket = self.core.dispatcher.dispatch(self.ask(*args, **fields), now_s)
         assert isinstance(ticket, Ticket), ticket
         return ticket
 
     def reserved(self):
-        workers = self.dispatcher.statistics()["workers"].values()
+        workers = self.core.statistics()["workers"].values()
         return [(w["running_requests"], w["queued_tokens"], w["kv_tokens"]) for w in workers]
 
     def assert_empty(self):

@@ -72,10 +72,10 @@ def recorded(rule, workers=3, hold=None, lanes=None, sink=None, requests=None, w
     """Play conversations and return the sink and the log's recorder. `weight` is the first worker's."""
     sink = Lines() if sink is None else sink
     fleet = VirtualFleet(rule, workers=workers, hold=hold, lanes=lanes, seed=3, num_blocks=2_000)
-    sink.dispatcher = fleet.dispatcher
+    sink.core = fleet.core
     fleet.fleet.describe(fleet.fleet.endpoints[0].id, {}, weight, None, "mixed")
     recorder = Recorder(sink, lambda: 1_700_000_000.0, **options)
-    fleet.dispatcher.record(recorder)
+    fleet.core.record(recorder)
     fleet.run(conversations() if requests is None else requests)
     return sink, recorder
 
@@ -89,9 +89,9 @@ def test_the_policy_that_made_the_log_and_its_copy_choose_the_same(rule, wrapped
     assert len(found) == recorder.decisions >= 48
     assert [one for one in found if not one.same] == []
     assert not replay.stateless
-    policy = sink.dispatcher._runner.policy
+    policy = sink.core.policies.default.policy
     copied = deepcopy(policy)
-    for record in sink.dispatcher.decisions(5):
+    for record in sink.core.log.latest(5):
         one, other = (each.decide(record.request, record.fleet) for each in (policy, copied))
         assert (one.ranked, one.reason, one.hold_s) == (other.ranked, other.reason, other.hold_s)
 
@@ -191,12 +191,12 @@ def test_a_full_file_is_followed_by_a_snapshot():
 def test_a_change_of_policy_begins_with_a_snapshot():
     sink = Lines()
     fleet = VirtualFleet("lpwl", workers=2, seed=3)
-    fleet.dispatcher.record(Recorder(sink, lambda: 0.0))
+    fleet.core.record(Recorder(sink, lambda: 0.0))
     fleet.run(conversations(4, 1))
     from policies.registry import build_policy
 
     spec = PolicySpec("round_robin")
-    fleet.dispatcher.set_policy(build_policy(spec, random.Random(0)), spec)
+    fleet.core.policies.default.adopt(build_policy(spec, random.Random(0)), spec)
     fleet.run(conversations(4, 1), start_s=1_000.0)
     rules = [decode(line).policies[0].spec.rule for line in sink.lines if isinstance(decode(line), SnapshotLine)]
     assert rules == ["lpwl", "round_robin"]
@@ -207,14 +207,14 @@ def test_notes_that_are_taken_later_make_the_same_log():
     def lines(later):
         sink, waiting = Lines(), []
         fleet = VirtualFleet("lpwl", workers=3, seed=3)
-        fleet.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
+        fleet.core.record(Recorder(sink, lambda: 1_700_000_000.0))
         if later:
-            fleet.dispatcher.defer_notes_with(lambda note, about: waiting.append((note, about)))
+            fleet.core.defer_notes_with(lambda note, about: waiting.append((note, about)))
         fleet.run(conversations())
-        assert bool(fleet.dispatcher.decisions(1)) is not later
+        assert bool(fleet.core.log.latest(1)) is not later
         for note, about in waiting:
             note(about)
-        return sink.lines, [record.to_builtins() for record in fleet.dispatcher.decisions(1_000)]
+        return sink.lines, [record.to_builtins() for record in fleet.core.log.latest(1_000)]
 
     assert lines(later=True) == lines(later=False)
 

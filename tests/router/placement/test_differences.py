@@ -21,7 +21,7 @@ class Watched(Rig):
 
     def __init__(self, facts, prompt):
         super().__init__(ResidencyMap(), facts, prompt, workers=1, policy="least_tokens")
-        self.residency.on_settled.append(self.dispatcher.explained)
+        self.residency.on_settled.append(self.core.tickets.explained)
         self.residency.slot(0).link_up()
         self.residency.slot(0).replay_ended(True)
         self.seq = 0
@@ -42,10 +42,10 @@ class Watched(Rig):
 
     def ask(self, ids):
         prompt = self.prompt(ids) if isinstance(ids, list) else ids
-        return self.dispatcher.dispatch(Request("r", "/v1/completions", "m", prompt, prompt.tokens, 0.0), 0.0)
+        return self.core.dispatcher.dispatch(Request("r", "/v1/completions", "m", prompt, prompt.tokens, 0.0), 0.0)
 
     def answer(self, ticket, cached):
-        self.dispatcher.finished(ticket, Usage(100, 1, cached), 0.1)
+        self.core.tickets.finished(ticket, Usage(100, 1, cached), 0.1)
         return ticket.record.difference
 
     def rounds(self, count):
@@ -59,7 +59,7 @@ class Watched(Rig):
 
     @property
     def counted(self):
-        counted = self.dispatcher.statistics()["workers"]["h:1"]["predicted_cached"]
+        counted = self.core.statistics()["workers"]["h:1"]["predicted_cached"]
         return {name: count for name, count in counted["differences"].items() if count} | {
             "pending": counted["pending"]
         }
@@ -94,7 +94,7 @@ def test_its_event_comes_after_the_answer(rig):
     assert ticket.record.difference == "scheduled_since"
     assert ticket.record.to_builtins()["difference"] == "scheduled_since"
     assert rig.counted == {"scheduled_since": 1, "pending": 0}
-    assert rig.dispatcher.statistics()["unexplained"] == 0
+    assert rig.core.statistics()["unexplained"] == 0
 
 
 def test_stored_and_evicted_again_meanwhile(rig):
@@ -150,7 +150,7 @@ def test_it_counted_on_one_in_flight(rig):
     """The other request was cancelled, or arrived later. In both cases none of its blocks was there."""
     first, second, third = rig.ask(IDS), rig.ask(IDS), rig.ask(IDS)
     assert (first.predicted_cached_tokens, second.predicted_cached_tokens) == (0, 96)
-    rig.dispatcher.cancelled(first, 0.0)
+    rig.core.tickets.cancelled(first, 0.0)
     assert rig.answer(second, 0) == "reserved_not_scheduled"
     rig.tell(rig.stored(IDS, 0, 2))
     rig.tell(rig.stored(IDS, 2))
@@ -172,7 +172,7 @@ def test_the_worker_went(rig):
     rig.fleet.remove("h:1")
     assert before.record.difference == "cleared"
     assert rig.answer(after, 0) == "cleared"
-    assert rig.dispatcher.statistics()["unexplained"] == 0
+    assert rig.core.statistics()["unexplained"] == 0
 
 
 def test_events_were_missed(rig):
@@ -201,7 +201,7 @@ def test_a_prompt_known_as_text_is_a_guess_on_an_exact_worker(rig):
     assert rig.residency.slot(0).state().residency is Residency.EXACT
     assert (ticket.residency, ticket.record.residency) == (Residency.APPROXIMATE, Residency.APPROXIMATE)
     assert ticket.record.to_builtins()["residency"] == "approximate"
-    explained = rig.dispatcher.explain(ticket.request, 0.0).to_builtins()["candidates"]
+    explained = rig.core.explainer.explain(ticket.request, 0.0).to_builtins()["candidates"]
     assert [candidate["residency"] for candidate in explained] == ["approximate"]
     assert rig.answer(ticket, 32) == "approximate"
     assert rig.counted == {"pending": 0}, "no counter holds it to the block"
@@ -225,7 +225,7 @@ def test_a_missing_zero_counts_once_the_worker_has_reported_on_that_path(rig):
     """vLLM 0.23 omits zeros. A stream without usage still reports nothing."""
 
     def reported():
-        counted = rig.dispatcher.statistics()["workers"]["h:1"]["predicted_cached"]
+        counted = rig.core.statistics()["workers"]["h:1"]["predicted_cached"]
         return counted["equal"] + counted["over"], counted["reported_tokens"]
 
     rig.answer(rig.ask(IDS), None)
@@ -236,7 +236,7 @@ def test_a_missing_zero_counts_once_the_worker_has_reported_on_that_path(rig):
     ticket = rig.ask(IDS)
     rig.answer(ticket, None)
     assert reported() == (2, 96) and ticket.record.reported_cached_tokens == 0
-    rig.dispatcher.finished(rig.ask(IDS), Usage(None, None, None), 0.1)
+    rig.core.tickets.finished(rig.ask(IDS), Usage(None, None, None), 0.1)
     elsewhere = Request("r", "/v1/chat/completions", "m", rig.prompt(IDS), 100, 0.0)
-    rig.answer(rig.dispatcher.dispatch(elsewhere, 0.0), None)
+    rig.answer(rig.core.dispatcher.dispatch(elsewhere, 0.0), None)
     assert reported() == (2, 96)

@@ -11,10 +11,10 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
-from router.placement.dispatcher import Queued, Reject, Ticket
 from router.placement.fleet.fleet import WorkerState
 from router.placement.load import fleet_load
 from router.placement.request import FailurePoint, Request, Usage
+from router.placement.tickets import Queued, Reject, Ticket
 from router.residency.prompt import Prompt, PromptSource
 from tests.support.metrics import counted
 
@@ -25,29 +25,29 @@ def test_dispatch_reserves_load_in_the_same_step(rig):
     assert sorted(rig.reserved()) == [(0, 0, 0)] * 3 + [(1, 100, 100)]
     sibling = rig.dispatch(100)  # the first one's blocks are hittable as soon as it is scheduled, but it is queued
     assert sibling.candidate is ticket.candidate or sibling.predicted_cached_tokens == 0
-    rig.dispatcher.first_token(ticket, 0.1)
+    rig.core.tickets.first_token(ticket, 0.1)
     third = rig.dispatch(100)
     assert third.predicted_cached_tokens == 96 or third.candidate is not ticket.candidate
     for one in (ticket, sibling, third):
-        rig.dispatcher.finished(one, Usage(100, 5, 0), 1.0)
+        rig.core.tickets.finished(one, Usage(100, 5, 0), 1.0)
     rig.assert_empty()
 
 
 def test_lifecycle_events_move_the_reserved_load(rig):
     ticket = rig.dispatch(100)
-    rig.dispatcher.first_token(ticket, 0.1)
-    rig.dispatcher.first_token(ticket, 0.2)
+    rig.core.tickets.first_token(ticket, 0.1)
+    rig.core.tickets.first_token(ticket, 0.2)
     assert max(rig.reserved()) == (1, 0, 100)
-    rig.dispatcher.progress(ticket, 10)
-    rig.dispatcher.progress(ticket, 8)
+    rig.core.tickets.progress(ticket, 10)
+    rig.core.tickets.progress(ticket, 8)
     assert max(rig.reserved()) == (1, 0, 110)
-    rig.dispatcher.finished(ticket, Usage(100, 10, 0), 0.5)
+    rig.core.tickets.finished(ticket, Usage(100, 10, 0), 0.5)
     rig.assert_empty()
-    record = rig.dispatcher.decisions(1)[0]
+    record = rig.core.log.latest(1)[0]
     assert (record.ttft_s, record.duration_s, record.outcome) == (0.1, 0.5, "finished")
-    rig.dispatcher.failed(ticket, FailurePoint.STREAM, 0.6, "late")
-    rig.dispatcher.cancelled(ticket, 0.6)
-    rig.dispatcher.first_token(ticket, 0.6)
+    rig.core.tickets.failed(ticket, FailurePoint.STREAM, 0.6, "late")
+    rig.core.tickets.cancelled(ticket, 0.6)
+    rig.core.tickets.first_token(ticket, 0.6)
     assert record.outcome == "finished"
     rig.assert_empty()
 
@@ -56,12 +56,12 @@ def test_lifecycle_events_move_the_reserved_load(rig):
 @given(data=st.data())
 def test_events_in_any_order_leave_nothing_reserved(shadow_residency, make_rig, data):
     rig = make_rig(residency=type(shadow_residency)(), workers=3, max_requests_per_worker=4)
-    dispatcher, tickets, now_s = rig.dispatcher, [], 0.0
+    core, tickets, now_s = rig.core, [], 0.0
     for _ in range(data.draw(st.integers(1, 40))):
         now_s += data.draw(st.floats(0, 0.5))
         action = data.draw(st.sampled_from(["new", "new", "first", "progress", "finish", "fail", "cancel", "retry"]))
         if action == "new" or not tickets:
-            answer = dispatcher.dispatch(
+            answer = core.dispatcher.dispatch(
                 rig.ask(data.draw(st.integers(1, 300)), data.draw(st.integers(0, 3)), stream=data.draw(st.booleans())),
                 now_s,
             )
@@ -71,34 +71,34 @@ def test_events_in_any_order_leave_nothing_reserved(shadow_residency, make_rig, 
         ticket = data.draw(st.sampled_from(tickets))
         point = data.draw(st.sampled_from(list(FailurePoint)))
         if action == "first":
-            dispatcher.first_token(ticket, now_s)
+            core.tickets.first_token(ticket, now_s)
         elif action == "progress":
-            dispatcher.progress(ticket, data.draw(st.integers(0, 50)))
+            core.tickets.progress(ticket, data.draw(st.integers(0, 50)))
         elif action == "finish":
-            dispatcher.finished(ticket, Usage(None, 3, 16), now_s, status=data.draw(st.sampled_from([200, 400])))
+            core.tickets.finished(ticket, Usage(None, 3, 16), now_s, status=data.draw(st.sampled_from([200, 400])))
         elif action == "fail":
-            dispatcher.failed(ticket, point, now_s, "drawn")
+            core.tickets.failed(ticket, point, now_s, "drawn")
         elif action == "cancel":
-            dispatcher.cancelled(ticket, now_s)
+            core.tickets.cancelled(ticket, now_s)
         elif not ticket.ended:
-            again = dispatcher.retry(ticket, point, now_s, "drawn")
+            again = core.dispatcher.retry(ticket, point, now_s, "drawn")
             if isinstance(again, Ticket):
                 tickets.append(again)
         assert min(min(row) for row in rig.reserved()) >= 0
         assert max(row[0] for row in rig.reserved()) <= 4
         assert sum(row[0] for row in rig.reserved()) == sum(not ticket.ended for ticket in tickets)
     for ticket in tickets:
-        dispatcher.cancelled(ticket, now_s)
+        core.tickets.cancelled(ticket, now_s)
     rig.assert_empty()
     assert not any(endpoint.health.trial_running for endpoint in rig.fleet.endpoints)
-    counts = dispatcher.statistics()
+    counts = core.statistics()
     assert counts["dispatched"] == counts["finished"] + counts["cancelled"] + counts["failed"]
 
 
 def test_a_request_is_queued_until_a_worker_is_ready(rig):
     for port in range(1, 5):
         rig.fleet.drain(f"h:{port}")
-    answer = rig.dispatcher.dispatch(rig.ask(), 0.0)
+    answer = rig.core.dispatcher.dispatch(rig.ask(), 0.0)
     assert isinstance(answer, Queued)
     assert "draining" in answer.reason
     woken = []
@@ -126,23 +126,25 @@ def test_retries_go_elsewhere_and_end(rig, points, kind):
     ticket = rig.dispatch()
     visited = [ticket.candidate.id]
     for number, point in enumerate(points[:-1], start=2):
-        ticket = rig.dispatcher.retry(ticket, FailurePoint(point), 0.0, "drawn", 7.0 if point == "refused" else None)
+        ticket = rig.core.dispatcher.retry(
+            ticket, FailurePoint(point), 0.0, "drawn", 7.0 if point == "refused" else None
+        )
         assert isinstance(ticket, Ticket)
         assert ticket.attempt == number
         visited.append(ticket.candidate.id)
-    answer = rig.dispatcher.retry(ticket, FailurePoint(points[-1]), 0.0, "drawn")
+    answer = rig.core.dispatcher.retry(ticket, FailurePoint(points[-1]), 0.0, "drawn")
     assert isinstance(answer, Reject)
     assert answer.error.kind is kind
     if kind is not ErrorKind.WORKER_DIED_IN_STREAM:
         assert answer.error.retry_after_s == (7.0 if "refused" in points else 1.0)
     assert len(set(visited)) == len(visited)
     rig.assert_empty()
-    assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "again"), Reject)
+    assert isinstance(rig.core.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "again"), Reject)
 
 
 def test_a_lone_worker_has_no_alternative(make_rig):
     rig = make_rig(workers=1)
-    answer = rig.dispatcher.retry(rig.dispatch(), FailurePoint.CONNECT, 0.0, "connection refused")
+    answer = rig.core.dispatcher.retry(rig.dispatch(), FailurePoint.CONNECT, 0.0, "connection refused")
     assert isinstance(answer, Reject)
     assert "connection refused" in answer.error.message
     assert rig.dispatch(now_s=0.01).candidate.id == "h:1"  # still used: there is no other worker
@@ -151,38 +153,38 @@ def test_a_lone_worker_has_no_alternative(make_rig):
 def test_client_errors_never_count_against_a_worker(rig):
     for index in range(100):
         ticket = rig.dispatch(start=index, now_s=index * 0.01)
-        rig.dispatcher.finished(ticket, Usage(), index * 0.01, status=400)
+        rig.core.tickets.finished(ticket, Usage(), index * 0.01, status=400)
     assert [endpoint.state for endpoint in rig.fleet.endpoints] == [WorkerState.READY] * 4
     assert ("finished", 0) not in rig.residency.calls
-    assert rig.dispatcher.decisions(1)[0].outcome == "finished with status 400"
+    assert rig.core.log.latest(1)[0].outcome == "finished with status 400"
     rig.assert_empty()
 
 
 def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
     for index in range(40):
-        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePoint.UNSERVED, float(index), "404")
+        rig.core.tickets.failed(rig.dispatch(now_s=float(index)), FailurePoint.UNSERVED, float(index), "404")
     assert {endpoint.state for endpoint in rig.fleet.endpoints} == {WorkerState.READY}
     kill(rig, 1, 1.0)
     rig.fleet.probe_succeeded("h:1", facts(), 10.0)
     trial = rig.dispatch(now_s=10.1)
     assert trial.candidate.id == "h:1"
-    again = rig.dispatcher.retry(trial, FailurePoint.UNSERVED, 10.2, "404")
+    again = rig.core.dispatcher.retry(trial, FailurePoint.UNSERVED, 10.2, "404")
     assert again.candidate.id != "h:1"
     assert rig.fleet.get("h:1").state is WorkerState.HALF_OPEN  # the trial has no result; another one follows
-    rig.dispatcher.cancelled(again, 10.3)
+    rig.core.tickets.cancelled(again, 10.3)
     rig.assert_empty()
 
 
 def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(rig):
     busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
     idle = busy.pop()
-    rig.dispatcher.failed(idle, FailurePoint.UNSERVED, 0.0, "404")
+    rig.core.tickets.failed(idle, FailurePoint.UNSERVED, 0.0, "404")
     for number in range(8):
         ticket = rig.dispatch(now_s=0.01 * number)
         assert ticket.candidate.id != idle.candidate.id
         busy.append(ticket)
     for ticket in busy:
-        rig.dispatcher.cancelled(ticket, 1.0)
+        rig.core.tickets.cancelled(ticket, 1.0)
     rig.assert_empty()
 
 
@@ -196,7 +198,7 @@ def kill(rig, port, now_s):
 def test_a_revived_worker_has_the_next_request(make_rig, facts, policy):
     rig = make_rig(policy=policy)
     warm = rig.dispatch(2_000)
-    rig.dispatcher.first_token(warm, 0.1)  # every further request would prefer the worker with the prefix
+    rig.core.tickets.first_token(warm, 0.1)  # every further request would prefer the worker with the prefix
     dead = next(endpoint.id for endpoint in rig.fleet.endpoints if endpoint is not warm.candidate.endpoint)
     kill(rig, dead.split(":")[1], 1.0)
     rig.fleet.probe_succeeded(dead, facts(), 10.0)
@@ -204,18 +206,18 @@ def test_a_revived_worker_has_the_next_request(make_rig, facts, policy):
     assert trial.candidate.id == dead
     assert "trial" in trial.record.decision.reason
     assert rig.dispatch(2_000, now_s=10.1).candidate.id != dead
-    rig.dispatcher.first_token(trial, 10.2)
+    rig.core.tickets.first_token(trial, 10.2)
     assert rig.fleet.get(dead).state is WorkerState.READY
 
 
 def test_a_trial_that_tells_nothing_leaves_room_for_another(rig, facts):
     kill(rig, 1, 1.0)
     rig.fleet.probe_succeeded("h:1", facts(), 10.0)
-    rig.dispatcher.cancelled(rig.dispatch(now_s=10.0), 10.1)
-    rig.dispatcher.failed(rig.dispatch(now_s=10.2), FailurePoint.REFUSED, 10.2, "503")
+    rig.core.tickets.cancelled(rig.dispatch(now_s=10.0), 10.1)
+    rig.core.tickets.failed(rig.dispatch(now_s=10.2), FailurePoint.REFUSED, 10.2, "503")
     trial = rig.dispatch(now_s=10.6)
     assert trial.candidate.id == "h:1"
-    again = rig.dispatcher.retry(trial, FailurePoint.SENT, 10.7, "reset")
+    again = rig.core.dispatcher.retry(trial, FailurePoint.SENT, 10.7, "reset")
     assert rig.fleet.get("h:1").state is WorkerState.UNHEALTHY
     assert again.candidate.id != "h:1"
 
@@ -229,7 +231,7 @@ def test_deaths_of_older_requests_do_not_decide_a_trial(rig, facts):
     trial = rig.dispatch(now_s=5.0)
     assert trial.candidate.endpoint is first
     for ticket in mine:
-        rig.dispatcher.failed(ticket, FailurePoint.SENT, 5.1, "reset")
+        rig.core.tickets.failed(ticket, FailurePoint.SENT, 5.1, "reset")
     assert first.state is WorkerState.HALF_OPEN
 
 
@@ -241,35 +243,35 @@ def test_events_after_a_worker_left_are_harmless(rig, facts):
     rig.fleet.probe_succeeded("h:9", facts(), 1.0)
     assert rig.fleet.get("h:9").candidates[0].slot == slot
     rig.residency.calls.clear()
-    rig.dispatcher.first_token(ticket, 1.1)
-    rig.dispatcher.progress(ticket, 5)
-    rig.dispatcher.finished(ticket, Usage(100, 5, 0), 1.3)
+    rig.core.tickets.first_token(ticket, 1.1)
+    rig.core.tickets.progress(ticket, 5)
+    rig.core.tickets.finished(ticket, Usage(100, 5, 0), 1.3)
     assert rig.residency.calls == []
     rig.assert_empty()
 
 
 def test_predictions_are_compared_with_reports(rig):
     ticket = rig.dispatch(100)
-    rig.dispatcher.first_token(ticket, 0.1)
-    rig.dispatcher.finished(ticket, Usage(100, 5, 16), 0.2)
+    rig.core.tickets.first_token(ticket, 0.1)
+    rig.core.tickets.finished(ticket, Usage(100, 5, 16), 0.2)
     worker = ticket.candidate.id
     assert counted(rig.registry, "cached_tokens") == [(worker, "reported")] * 16
     assert counted(rig.registry, "cached_comparisons") == [(worker, "under")]
-    counts = rig.dispatcher.statistics()["workers"][ticket.candidate.id]["predicted_cached"]
+    counts = rig.core.statistics()["workers"][ticket.candidate.id]["predicted_cached"]
     assert sum(counts.pop("differences").values()) == 1
     tokens = {"absolute_error_tokens": 16, "reported_tokens": 16}
     assert counts == {"equal": 0, "over": 0, "under": 1, "pending": 0, **tokens}
-    assert rig.dispatcher.decisions(1)[0].reported_cached_tokens == 16
+    assert rig.core.log.latest(1)[0].reported_cached_tokens == 16
 
 
 def test_what_cannot_be_compared_is_not(rig):
     text = Prompt(100, PromptSource.TEXT, lambda block: [])
     several = Prompt(100, PromptSource.IDS, lambda block: [], multiple=True)
     for prompt in (None, text, several):
-        ticket = rig.dispatcher.dispatch(replace(rig.ask(), prompt=prompt), 0.0)
-        rig.dispatcher.finished(ticket, Usage(100, 5, 16), 0.1)
+        ticket = rig.core.dispatcher.dispatch(replace(rig.ask(), prompt=prompt), 0.0)
+        rig.core.tickets.finished(ticket, Usage(100, 5, 16), 0.1)
     silent = rig.dispatch()
-    rig.dispatcher.finished(silent, Usage(100, 5, None), 0.1)
+    rig.core.tickets.finished(silent, Usage(100, 5, None), 0.1)
     assert counted(rig.registry, "cached_comparisons") == []
 
 
@@ -287,19 +289,19 @@ def test_the_prediction_is_of_the_request_that_the_answer_will_report_of(rig):
         (replace(plain, prompt=several, stream=True), 64),
         (replace(plain, reads_cache=False), 0),
     ):
-        ticket = rig.dispatcher.dispatch(replace(request, pinned="h:1"), 0.0)
+        ticket = rig.core.dispatcher.dispatch(replace(request, pinned="h:1"), 0.0)
         assert ticket.predicted_cached_tokens == predicted
-        rig.dispatcher.cancelled(ticket, 0.1)
+        rig.core.tickets.cancelled(ticket, 0.1)
     rig.assert_empty()
 
 
 def test_requests_without_identity_are_placed_by_load(rig):
     request = replace(rig.ask(), prompt=None, prompt_tokens=0)
-    tickets = [rig.dispatcher.dispatch(request, 0.0) for _ in range(8)]
+    tickets = [rig.core.dispatcher.dispatch(request, 0.0) for _ in range(8)]
     assert len({ticket.candidate.id for ticket in tickets}) == 4
     assert tickets[0].predicted_cached_tokens is None
     for ticket in tickets:
-        rig.dispatcher.finished(ticket, Usage(), 0.1)
+        rig.core.tickets.finished(ticket, Usage(), 0.1)
     rig.assert_empty()
 
 
@@ -307,9 +309,9 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
     rig.dispatch(500, start=7)
     before = rig.reserved()
     rig.fleet.drain("h:4")
-    explanation = rig.dispatcher.explain(rig.ask(300), 0.5)
+    explanation = rig.core.explainer.explain(rig.ask(300), 0.5)
     assert rig.reserved() == before
-    assert len(rig.dispatcher.decisions(99)) == 1
+    assert len(rig.core.log.latest(99)) == 1
     told = explanation.to_builtins()
     assert told["choice"] == rig.dispatch(300, now_s=0.5).candidate.id
     assert told["candidates"][0]["worker"] == told["choice"]
@@ -337,51 +339,51 @@ def test_explaining_leaves_no_trace_in_counters_or_random_source(make_rig, polic
         chosen = []
         for index in range(20):
             for _ in range(explained):
-                rig.dispatcher.explain(rig.ask(100, start=index), 0.0)
+                rig.core.explainer.explain(rig.ask(100, start=index), 0.0)
             chosen.append(rig.dispatch(100, start=index).candidate.id)
-        return chosen, rig.dispatcher.statistics()["decisions"]
+        return chosen, rig.core.statistics()["decisions"]
 
     assert choices(0) == choices(3)
 
 
 def test_explaining_a_policy_that_fails_counts_nothing(rig):
-    rig.dispatcher.set_policy(Rogue(lambda: None), PolicySpec("rogue"))
-    explanation = rig.dispatcher.explain(rig.ask(), 0.0)
+    rig.core.policies.default.adopt(Rogue(lambda: None), PolicySpec("rogue"))
+    explanation = rig.core.explainer.explain(rig.ask(), 0.0)
     assert "fell back to least tokens" in explanation.reason
-    assert rig.dispatcher.statistics()["fallbacks"] == 0
-    assert rig.dispatcher.statistics()["last_error"] is None
+    assert rig.core.statistics()["fallbacks"] == 0
+    assert rig.core.statistics()["last_error"] is None
 
 
 def test_a_policy_that_cannot_be_copied_is_asked_itself(rig):
     policy = build_policy(PolicySpec("least_tokens"), random.Random(1))
     policy.lock = threading.Lock()
-    rig.dispatcher.set_policy(policy, PolicySpec("locked"))
-    assert "fell back" not in rig.dispatcher.explain(rig.ask(), 0.0).reason
+    rig.core.policies.default.adopt(policy, PolicySpec("locked"))
+    assert "fell back" not in rig.core.explainer.explain(rig.ask(), 0.0).reason
 
 
 def test_views_of_all_candidates_in_any_state(rig):
     rig.dispatch(500, start=7)
     rig.fleet.drain("h:4")
-    views = {view.id: view for view in rig.dispatcher.views(0.5)}
+    views = {view.id: view for view in rig.core.loads.shown(rig.fleet.candidates, 0.5)}
     assert list(views) == ["h:1", "h:2", "h:3", "h:4"]
     assert sum(view.running_requests for view in views.values()) == 1
-    assert rig.dispatcher.statistics()["decisions"] == 1
+    assert rig.core.statistics()["decisions"] == 1
 
 
 def test_explain_of_queued_and_rejected_requests(rig):
-    unknown = rig.dispatcher.explain(replace(rig.ask(), model="x"), 0.0).to_builtins()
+    unknown = rig.core.explainer.explain(replace(rig.ask(), model="x"), 0.0).to_builtins()
     assert unknown["choice"] is None and "does not exist" in unknown["reason"] and unknown["candidates"] == []
     for port in range(1, 5):
         rig.fleet.drain(f"h:{port}")
-    held = rig.dispatcher.explain(rig.ask(), 0.0).to_builtins()
+    held = rig.core.explainer.explain(rig.ask(), 0.0).to_builtins()
     assert held["choice"] is None and "no worker is ready" in held["reason"]
     assert len(held["excluded"]) == 4
 
 
 def test_decisions_are_kept_newest_first_and_bounded(rig):
     for index in range(60):
-        rig.dispatcher.cancelled(rig.dispatch(start=index), 0.0)
-    kept = rig.dispatcher.decisions(99)
+        rig.core.tickets.cancelled(rig.dispatch(start=index), 0.0)
+    kept = rig.core.log.latest(99)
     assert len(kept) == 50
     assert [record.request.id for record in kept[:2]] == ["r59", "r58"]
     told = kept[0].to_builtins()
@@ -413,23 +415,23 @@ class Rogue:
     ],
 )
 def test_a_policy_that_fails_fails_no_request(rig, answer, words):
-    rig.dispatcher.set_policy(Rogue(answer), PolicySpec("rogue", {"a": 1}))
+    rig.core.policies.default.adopt(Rogue(answer), PolicySpec("rogue", {"a": 1}))
     tickets = [rig.dispatch(start=index) for index in range(4)]
     assert len({ticket.candidate.id for ticket in tickets}) == 4  # placed by least tokens, the fallback
     assert words in tickets[0].record.decision.reason
     assert "fell back to least tokens" in tickets[0].record.decision.reason
-    counts = rig.dispatcher.statistics()
+    counts = rig.core.statistics()
     assert (counts["policy"], counts["fallbacks"], counts["observe_errors"]) == ("rogue", 4, 4)
-    assert rig.dispatcher.policy_spec == PolicySpec("rogue", {"a": 1})
+    assert rig.core.policies.default.spec == PolicySpec("rogue", {"a": 1})
 
 
 def test_each_policy_failure_is_reported_and_the_first_is_marked(rig):
-    rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), PolicySpec("rogue"))
-    rig.dispatcher.explain(rig.ask(), 0.0)
+    rig.core.policies.default.adopt(Rogue(lambda: 1 / 0), PolicySpec("rogue"))
+    rig.core.explainer.explain(rig.ask(), 0.0)
     assert rig.policy_failures == []
     rig.dispatch()  # both `decide` and `observe` raise
     assert rig.policy_failures == [("rogue", True), ("rogue", False)]
-    rig.dispatcher.set_policy(Rogue(lambda: None), PolicySpec("other"))
+    rig.core.policies.default.adopt(Rogue(lambda: None), PolicySpec("other"))
     rig.dispatch(start=1)
     assert rig.policy_failures[2:] == [("other", True), ("other", False)]
 
@@ -438,9 +440,9 @@ def test_an_unknown_model_is_rejected_and_reported(rig):
     asked = []
     rig.fleet.on_unknown_model.append(asked.append)
     unknown = replace(rig.ask(), model="who")
-    rig.dispatcher.explain(unknown, 0.0)
+    rig.core.explainer.explain(unknown, 0.0)
     assert asked == []
-    answer = rig.dispatcher.dispatch(unknown, 0.0)
+    answer = rig.core.dispatcher.dispatch(unknown, 0.0)
     assert isinstance(answer, Reject) and answer.error.kind is ErrorKind.MODEL_NOT_FOUND
     assert asked == ["who"]
 
@@ -448,18 +450,18 @@ def test_an_unknown_model_is_rejected_and_reported(rig):
 def test_an_alternative_is_one_that_is_ready(make_rig, facts):
     rig = make_rig(workers=2)
     ticket = rig.dispatch()
-    assert rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)
-    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.STREAM, 0.0)
-    again = rig.dispatcher.retry(ticket, FailurePoint.SENT, 0.0, "reset")
-    assert not rig.dispatcher.has_alternative(again, FailurePoint.SENT, 0.0)  # it was sent twice
-    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)  # it has ended
+    assert rig.core.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)
+    assert not rig.core.dispatcher.has_alternative(ticket, FailurePoint.STREAM, 0.0)
+    again = rig.core.dispatcher.retry(ticket, FailurePoint.SENT, 0.0, "reset")
+    assert not rig.core.dispatcher.has_alternative(again, FailurePoint.SENT, 0.0)  # it was sent twice
+    assert not rig.core.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)  # it has ended
     third = rig.dispatch(start=1)
     other = next(f"h:{port}" for port in (1, 2) if f"h:{port}" != third.candidate.id)
     for second in range(3):
         rig.fleet.probe_failed(other, "refused", second)
     rig.fleet.probe_succeeded(other, facts(), 4.0)
     assert rig.fleet.get(other).state is WorkerState.HALF_OPEN
-    assert not rig.dispatcher.has_alternative(third, FailurePoint.SENT, 5.0)
+    assert not rig.core.dispatcher.has_alternative(third, FailurePoint.SENT, 5.0)
 
 
 def test_a_new_policy_receives_events_of_running_requests(rig):
@@ -470,9 +472,9 @@ def test_a_new_policy_receives_events_of_running_requests(rig):
         def observe(self, event):
             events.append((event.kind, event.worker, event.cached_tokens))
 
-    rig.dispatcher.set_policy(Listener(lambda: None), PolicySpec("listener"))
-    rig.dispatcher.first_token(ticket, 0.1)
-    rig.dispatcher.finished(ticket, Usage(100, 5, 32), 0.2)
+    rig.core.policies.default.adopt(Listener(lambda: None), PolicySpec("listener"))
+    rig.core.tickets.first_token(ticket, 0.1)
+    rig.core.tickets.finished(ticket, Usage(100, 5, 32), 0.2)
     worker = ticket.candidate.id
     assert events == [(LifecycleEventKind.FIRST_TOKEN, worker, None), (LifecycleEventKind.FINISHED, worker, 32)]
 
@@ -489,9 +491,9 @@ def test_a_reservation_event_carries_the_workers_view(rig):
             fleets.append(event.fleet)
 
     fleets = []
-    rig.dispatcher.set_policy(Listener(), PolicySpec("listener"))
+    rig.core.policies.default.adopt(Listener(), PolicySpec("listener"))
     ticket = rig.dispatch(100)
-    rig.dispatcher.first_token(ticket, 0.1)
+    rig.core.tickets.first_token(ticket, 0.1)
     assert [fleet and fleet.workers[-1] is placed[0] for fleet in fleets] == [True, None]
     assert [view and (view.id, view.uncached_tokens, view.running_requests) for view in placed] == [
         (ticket.candidate.id, 100, 0),
@@ -504,7 +506,7 @@ def test_ranks_are_candidates_of_their_own(make_rig, facts):
     rig.fleet.probe_succeeded("h:1", facts(ranks=4), 1.0)
     tickets = [rig.dispatch(start=1_000 * index) for index in range(4)]
     assert {ticket.candidate.id for ticket in tickets} == {f"h:1#{rank}" for rank in range(4)}
-    answer = rig.dispatcher.retry(tickets[0], FailurePoint.CONNECT, 0.0, "refused")
+    answer = rig.core.dispatcher.retry(tickets[0], FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(answer, Reject)  # the other ranks live in the same process
 
 
@@ -525,12 +527,12 @@ def test_a_policy_reads_the_share_of_running_requests_with_the_same_prefix(rig, 
     monkeypatch.setattr(fleet_load, "ARRAYS_FROM", arrays_from)
     for turn in range(12):  # until a speed is learned
         ticket = rig.dispatch(100 + turn, 1_000, now_s=float(turn))
-        rig.dispatcher.first_token(ticket, turn + 0.01 + turn * 1e-4)
-        rig.dispatcher.finished(ticket, Usage(100, 5, 0), turn + 0.1)
+        rig.core.tickets.first_token(ticket, turn + 0.01 + turn * 1e-4)
+        rig.core.tickets.finished(ticket, Usage(100, 5, 0), turn + 0.1)
     policy = SharesSeen()
-    rig.dispatcher.set_policy(policy, PolicySpec("shares"))
+    rig.core.policies.default.adopt(policy, PolicySpec("shares"))
     tickets = [rig.dispatch(*ask, now_s=20.0) for ask in [(100, 0), (40, 0), (100, 500), (100, 0)]]
-    rig.dispatcher.finished(tickets[2], Usage(100, 5, 0), 21.0)
+    rig.core.tickets.finished(tickets[2], Usage(100, 5, 0), 21.0)
     rig.dispatch(100, 0, now_s=22.0)
     assert {ticket.candidate.id for ticket in tickets} == {"h:1"}
     assert policy.seen == [[share, 0.0, 0.0, 0.0] for share in (0.0, 1.0, 0.0, 2 / 3, 1.0)]

@@ -14,15 +14,15 @@ def expected_decode_s(rig):
             seen.append(request.decode_s)
             return Decision(tuple(view.id for view in fleet.workers), "first")
 
-    rig.dispatcher.set_policy(Listener(), PolicySpec("listener"))
+    rig.core.policies.default.adopt(Listener(), PolicySpec("listener"))
     return seen
 
 
 def answer(rig, events, usage):
     ticket = rig.dispatch(100)
-    rig.dispatcher.first_token(ticket, 0.1)
-    rig.dispatcher.progress(ticket, events)
-    rig.dispatcher.finished(ticket, usage, 2.1)
+    rig.core.tickets.first_token(ticket, 0.1)
+    rig.core.tickets.progress(ticket, events)
+    rig.core.tickets.finished(ticket, usage, 2.1)
     return ticket
 
 
@@ -48,8 +48,8 @@ def test_events_count_as_many_tokens_as_in_streams_that_report_usage(make_rig):
     assert answer(rig, 10, Usage(100, 80, 0)).output_tokens == 80
     assert answer(rig, 20, Usage()).output_tokens == 160
     running = rig.dispatch(100)
-    rig.dispatcher.first_token(running, 0.1)
-    rig.dispatcher.progress(running, 5)
+    rig.core.tickets.first_token(running, 0.1)
+    rig.core.tickets.progress(running, 5)
     assert running.reservation.output_tokens == 40
 
 
@@ -64,5 +64,5 @@ def test_an_answer_without_any_event_leaves_the_tokens_of_an_event_as_they_are(m
 def test_an_answer_without_usage_that_was_not_streamed_teaches_no_length(rig):
     seen = expected_decode_s(rig)
     for _ in range(2):
-        rig.dispatcher.finished(rig.dispatch(100), Usage(), 2.1)
+        rig.core.tickets.finished(rig.dispatch(100), Usage(), 2.1)
     assert seen == [0.0, 0.0]

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from policies.spec import PolicySpec
 from policies.view import Decision, WorkerId
-from router.placement.dispatcher import Held, Ticket
 from router.placement.held_by_worker import ASKED_AT_ONCE, HeldByWorker
 from router.placement.request import FailurePoint, Usage
+from router.placement.tickets import Held, Ticket
 
 
 class Patient:
@@ -25,25 +25,25 @@ class Patient:
 def relieved(rig):
     """Collect the workers that are reported to have no prefill left."""
     told = []
-    rig.dispatcher.on_prefills_done.append(told.append)
+    rig.core.tickets.on_prefills_done.append(told.append)
     return told
 
 
 def test_a_request_is_held_where_policy_and_caller_agree(rig):
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     first = rig.dispatch(start=0, now_s=1.0)
     second = rig.ask(start=1)
-    reserved, counts = rig.reserved(), rig.dispatcher.statistics()
-    assert rig.dispatcher.dispatch(second, 1.5, may_hold=True) == Held(WorkerId("h:1"), 3.5)
-    assert rig.reserved() == reserved and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
-    assert rig.dispatcher.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
+    reserved, counts = rig.reserved(), rig.core.statistics()
+    assert rig.core.dispatcher.dispatch(second, 1.5, may_hold=True) == Held(WorkerId("h:1"), 3.5)
+    assert rig.reserved() == reserved and rig.core.statistics()["dispatched"] == counts["dispatched"]
+    assert rig.core.explainer.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
     third = rig.dispatch(start=2, now_s=1.5)
     assert third.candidate is first.candidate, "who cannot wait goes at once"
-    rig.dispatcher.first_token(first, 2.0)
-    rig.dispatcher.first_token(third, 2.0)
-    placed = rig.dispatcher.dispatch(second, 2.5, may_hold=True)
+    rig.core.tickets.first_token(first, 2.0)
+    rig.core.tickets.first_token(third, 2.0)
+    placed = rig.core.dispatcher.dispatch(second, 2.5, may_hold=True)
     assert placed.candidate is first.candidate
-    told = rig.dispatcher.decisions(1)[0]
+    told = rig.core.log.latest(1)[0]
     assert told.to_builtins()["waited_s"] == 2.5 and (told.close("finished", 3.0), told.request.waited_s)[1] == 2.5
 
 
@@ -51,62 +51,62 @@ def test_a_request_is_held_where_policy_and_caller_agree(rig):
 def test_a_prompt_too_long_for_the_worker_is_not_held(rig, facts, tokens, max_tokens, waits):
     for endpoint in rig.fleet.endpoints:
         rig.fleet.probe_succeeded(endpoint.id, facts(max_model_len=128), 0.0)
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     request = rig.ask(tokens, start=1, max_tokens=max_tokens)
-    explained = rig.dispatcher.explain(request, 0.0)
+    explained = rig.core.explainer.explain(request, 0.0)
     assert (explained.action, explained.hold_s) == (("hold", 2.0) if waits else ("dispatch", 0.0))
-    assert isinstance(rig.dispatcher.dispatch(request, 0.0, may_hold=True), Held if waits else Ticket)
+    assert isinstance(rig.core.dispatcher.dispatch(request, 0.0, may_hold=True), Held if waits else Ticket)
 
 
 def test_a_request_without_known_prompt_is_not_held(rig):
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
-    assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, may_hold=True), Ticket)
+    assert isinstance(rig.core.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, may_hold=True), Ticket)
 
 
 def test_no_policy_holds_a_request_forever(rig):
-    rig.dispatcher.set_policy(Patient(float("inf")), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(float("inf")), PolicySpec("patient"))
     rig.dispatch(start=0)
     request = rig.ask(start=1)
-    assert rig.dispatcher.explain(request, 0.0).hold_s == 60.0
-    assert rig.dispatcher.dispatch(request, 0.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
-    assert rig.dispatcher.dispatch(request, 59.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
-    assert isinstance(rig.dispatcher.dispatch(request, 60.0, may_hold=True), Ticket)
+    assert rig.core.explainer.explain(request, 0.0).hold_s == 60.0
+    assert rig.core.dispatcher.dispatch(request, 0.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
+    assert rig.core.dispatcher.dispatch(request, 59.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
+    assert isinstance(rig.core.dispatcher.dispatch(request, 60.0, may_hold=True), Ticket)
 
 
 def test_a_retry_is_never_held(rig):
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     ticket = rig.dispatch(start=1)
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
-    assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.1, "refused"), Ticket)
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
+    assert isinstance(rig.core.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.1, "refused"), Ticket)
 
 
 def test_listeners_are_called_once_no_prefill_is_left(rig, relieved):
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     tickets = [rig.dispatch(start=number) for number in range(4)]
-    rig.dispatcher.first_token(tickets[0], 1.0)
-    rig.dispatcher.finished(tickets[0], Usage(100, 3, 0), 1.1)
-    rig.dispatcher.cancelled(tickets[1], 1.2)
-    rig.dispatcher.failed(tickets[2], FailurePoint.LOCAL, 1.3, "no descriptors")
+    rig.core.tickets.first_token(tickets[0], 1.0)
+    rig.core.tickets.finished(tickets[0], Usage(100, 3, 0), 1.1)
+    rig.core.tickets.cancelled(tickets[1], 1.2)
+    rig.core.tickets.failed(tickets[2], FailurePoint.LOCAL, 1.3, "no descriptors")
     assert relieved == []
-    rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end also ends its prefill
+    rig.core.tickets.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end also ends its prefill
     assert relieved == ["h:1"]
     again = rig.dispatch(start=9)
-    rig.dispatcher.first_token(again, 1.5)
-    rig.dispatcher.finished(again, Usage(100, 3, 0), 1.6)
+    rig.core.tickets.first_token(again, 1.5)
+    rig.core.tickets.finished(again, Usage(100, 3, 0), 1.6)
     assert relieved == ["h:1", "h:1"], "its end is no news"
 
 
 def test_a_trial_is_not_held(rig, facts):
-    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
+    rig.core.policies.default.adopt(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     for _ in range(3):
         rig.fleet.probe_failed("h:2", "gone", 0.0)
     rig.fleet.probe_succeeded("h:2", facts(), 1.0)
     for number in range(1, 9):
-        answer = rig.dispatcher.dispatch(rig.ask(start=number), 100.0, may_hold=True)
+        answer = rig.core.dispatcher.dispatch(rig.ask(start=number), 100.0, may_hold=True)
         if isinstance(answer, Ticket):
             assert answer.trial and answer.candidate.id == "h:2"
             return

@@ -1,6 +1,6 @@
 """One worker must never get all the traffic of a hot prefix, and round robin must never serve a mix better.
 
-The real dispatcher, residency map and engine model (8B on H100) in virtual time.
+The real core, residency map and engine model (8B on H100) in virtual time.
 """
 
 import random
@@ -113,7 +113,7 @@ def test_a_slow_worker_gets_less(virtual_fleet):
 def test_the_growth_of_a_step_is_learned_on_the_way_and_all_load_is_released(virtual_fleet):
     """The engine's profile has 41.4 ns per context token."""
     fleet = virtual_fleet().run(conversations(40, 6.0))
-    workers = fleet.dispatcher.statistics()["workers"].values()
+    workers = fleet.core.statistics()["workers"].values()
     for worker in workers:
         assert worker["decode_step_context_ns"] == pytest.approx(41.4, rel=0.5)
         assert (worker["running_requests"], worker["queued_tokens"], worker["kv_tokens"]) == (0, 0, 0)

@@ -25,12 +25,12 @@ def turn(rig, tokens, start=0, end=None, **fields):
         end(rig, ticket)
         return
     rig.now_s += 0.001 + TOKEN_S * (tokens - ticket.predicted_cached_tokens)
-    rig.dispatcher.first_token(ticket, rig.now_s)
-    rig.dispatcher.finished(ticket, Usage(tokens, 1, ticket.predicted_cached_tokens), rig.now_s)
+    rig.core.tickets.first_token(ticket, rig.now_s)
+    rig.core.tickets.finished(ticket, Usage(tokens, 1, ticket.predicted_cached_tokens), rig.now_s)
 
 
 def idle_context(rig):
-    (view,) = rig.dispatcher.views(rig.now_s)
+    (view,) = rig.core.loads.shown(rig.fleet.candidates, rig.now_s)
     return view.idle_tokens
 
 
@@ -39,9 +39,9 @@ def test_a_conversation_is_idle_context_until_its_next_turn_and_not_for_long(tal
     going_on = talk.dispatch(7 * TURN, now_s=talk.now_s)
     assert idle_context(talk) == 0
     assert going_on.record.fleet.workers[0].idle_tokens == 6 * TURN, "as it was when the choice was made"
-    talk.dispatcher.first_token(going_on, talk.now_s)
-    talk.dispatcher.progress(going_on, 40)
-    talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
+    talk.core.tickets.first_token(going_on, talk.now_s)
+    talk.core.tickets.progress(going_on, 40)
+    talk.core.tickets.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
     assert idle_context(talk) == 7 * TURN, "without the answer"
     talk.now_s += 8 * TURN * TOKEN_S
     assert idle_context(talk) == 0, "longer than its prefill would take"
@@ -49,22 +49,22 @@ def test_a_conversation_is_idle_context_until_its_next_turn_and_not_for_long(tal
 
 def after_first_token(then):
     def end(rig, ticket):
-        rig.dispatcher.first_token(ticket, rig.now_s)
+        rig.core.tickets.first_token(ticket, rig.now_s)
         then(rig, ticket)
 
     return end
 
 
 def finished(rig, ticket, status=200):
-    rig.dispatcher.finished(ticket, Usage(7 * TURN, 1, 0), rig.now_s, status=status)
+    rig.core.tickets.finished(ticket, Usage(7 * TURN, 1, 0), rig.now_s, status=status)
 
 
 def cancelled(rig, ticket):
-    rig.dispatcher.cancelled(ticket, rig.now_s)
+    rig.core.tickets.cancelled(ticket, rig.now_s)
 
 
 def failed(rig, ticket):
-    rig.dispatcher.failed(ticket, FailurePoint.STREAM, rig.now_s, "gone")
+    rig.core.tickets.failed(ticket, FailurePoint.STREAM, rig.now_s, "gone")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_prefilled_context_becomes_idle(talk, end, stream, rests):
 
 def test_explaining_changes_nothing(talk):
     for _ in range(3):
-        explained = talk.dispatcher.explain(talk.ask(7 * TURN), talk.now_s)
+        explained = talk.core.explainer.explain(talk.ask(7 * TURN), talk.now_s)
         assert explained.to_builtins()["candidates"][0]["idle_tokens"] == 6 * TURN
     assert idle_context(talk) == 6 * TURN

@@ -3,9 +3,9 @@ import pytest
 from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement import retry_budget
-from router.placement.dispatcher import Reject, Ticket
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.retry_budget import WINDOW_S, AttemptBudget
+from router.placement.tickets import Reject, Ticket
 
 PHASES = (FailurePoint.SENT, FailurePoint.REFUSED, FailurePoint.UNSERVED, FailurePoint.ANSWERED)
 
@@ -15,21 +15,21 @@ def build(make_rig):
     def make(workers=4, **options):
         return make_rig(
             workers=workers, policy="least_requests", health=HealthConfig(failure_threshold=1_000), **options
-        ).dispatcher
+        ).core
 
     return make
 
 
-def refused(dispatcher):
-    return sum(dispatcher._retry_budget._refusals.values.values())
+def refused(core):
+    return sum(core.dispatcher._budget._refusals.values.values())
 
 
 def ask(number=0):
     return Request(f"r{number}", "/v1/completions", "m", None, 100, 0.0)
 
 
-def load(dispatcher):
-    return [load["running_requests"] for load in dispatcher.statistics()["workers"].values()]
+def load(core):
+    return [load["running_requests"] for load in core.statistics()["workers"].values()]
 
 
 # the retry budget
@@ -39,7 +39,9 @@ def load(dispatcher):
 def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, point):
     poor = build(retries=RetriesConfig(budget_ratio=0.0))
     lonely = build(workers=1)
-    answers = [each.retry(each.dispatch(ask(), 0.0), point, 0.0, "why") for each in (poor, lonely)]
+    answers = [
+        each.dispatcher.retry(each.dispatcher.dispatch(ask(), 0.0), point, 0.0, "why") for each in (poor, lonely)
+    ]
     assert all(isinstance(answer, Reject) for answer in answers)
     assert answers[0].error.kind is answers[1].error.kind
     assert str(answers[0].error) == str(answers[1].error)
@@ -49,32 +51,32 @@ def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, poin
 
 def test_a_connection_that_could_not_be_made_is_free(build):
     poor = build(retries=RetriesConfig(budget_ratio=0.0))
-    again = poor.retry(poor.dispatch(ask(), 0.0), FailurePoint.CONNECT, 0.0, "refused")
+    again = poor.dispatcher.retry(poor.dispatcher.dispatch(ask(), 0.0), FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(again, Ticket)
     assert refused(poor) == 0
 
 
 def test_a_sick_fleet_is_not_stormed(build, monkeypatch):
     monkeypatch.setattr(retry_budget, "_FLOOR_PER_S", 0.0)
-    dispatcher = build(retries=RetriesConfig(budget_ratio=0.2))
+    core = build(retries=RetriesConfig(budget_ratio=0.2))
     attempts = 0
     for number in range(3_000):
         now_s = number / 50
-        ticket = dispatcher.dispatch(ask(number), now_s)
+        ticket = core.dispatcher.dispatch(ask(number), now_s)
         while isinstance(ticket, Ticket):
             attempts += 1
-            ticket = dispatcher.retry(ticket, FailurePoint.ANSWERED, now_s, "500")
+            ticket = core.dispatcher.retry(ticket, FailurePoint.ANSWERED, now_s, "500")
     assert attempts == pytest.approx(3_000 * 1.2, rel=0.05)
-    assert load(dispatcher) == [0, 0, 0, 0]
+    assert load(core) == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_as_many_attempts_as_configured(build, limit):
-    dispatcher = build(retries=RetriesConfig(max_attempts=limit))
-    ticket, attempts = dispatcher.dispatch(ask(), 0.0), 0
+    core = build(retries=RetriesConfig(max_attempts=limit))
+    ticket, attempts = core.dispatcher.dispatch(ask(), 0.0), 0
     while isinstance(ticket, Ticket):
         attempts += 1
-        ticket = dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "refused")
+        ticket = core.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "refused")
     assert attempts == limit
 
 
@@ -82,33 +84,33 @@ def test_as_many_attempts_as_configured(build, limit):
 
 
 def test_no_worker_gets_more_than_its_limit(build):
-    dispatcher = build(max_requests_per_worker=2)
-    tickets = [dispatcher.dispatch(ask(number), 0.0) for number in range(8)]
-    assert load(dispatcher) == [2, 2, 2, 2]
-    refused = dispatcher.dispatch(ask(9), 0.0)
+    core = build(max_requests_per_worker=2)
+    tickets = [core.dispatcher.dispatch(ask(number), 0.0) for number in range(8)]
+    assert load(core) == [2, 2, 2, 2]
+    refused = core.dispatcher.dispatch(ask(9), 0.0)
     assert isinstance(refused, Reject)
     assert refused.error.kind is ErrorKind.OVERLOADED
     assert refused.error.retry_after_s == 1.0
-    dispatcher.finished(tickets[5], Usage(), 1.0)
-    again = dispatcher.dispatch(ask(10), 1.0)
+    core.tickets.finished(tickets[5], Usage(), 1.0)
+    again = core.dispatcher.dispatch(ask(10), 1.0)
     assert again.candidate is tickets[5].candidate
 
 
 def test_a_retry_keeps_to_the_limit_too(build):
-    dispatcher = build(workers=2, max_requests_per_worker=1)
-    first, _ = dispatcher.dispatch(ask(0), 0.0), dispatcher.dispatch(ask(1), 0.0)
-    assert isinstance(dispatcher.retry(first, FailurePoint.SENT, 0.0, "died"), Reject)
-    assert sorted(load(dispatcher)) == [0, 1]
+    core = build(workers=2, max_requests_per_worker=1)
+    first, _ = core.dispatcher.dispatch(ask(0), 0.0), core.dispatcher.dispatch(ask(1), 0.0)
+    assert isinstance(core.dispatcher.retry(first, FailurePoint.SENT, 0.0, "died"), Reject)
+    assert sorted(load(core)) == [0, 1]
 
 
 def test_explain_keeps_to_the_limit_too(build):
-    dispatcher = build(workers=2, max_requests_per_worker=1)
-    ticket = dispatcher.dispatch(ask(0), 0.0)
-    explained = dispatcher.explain(ask(1), 0.0)
+    core = build(workers=2, max_requests_per_worker=1)
+    ticket = core.dispatcher.dispatch(ask(0), 0.0)
+    explained = core.explainer.explain(ask(1), 0.0)
     assert explained.action == "dispatch" and explained.choice != ticket.candidate.id
     assert explained.excluded == {ticket.candidate.id: "its requests have reached limits.max_requests_per_worker (1)"}
-    dispatcher.dispatch(ask(1), 0.0)
-    explained, refused = dispatcher.explain(ask(2), 0.0), dispatcher.dispatch(ask(2), 0.0)
+    core.dispatcher.dispatch(ask(1), 0.0)
+    explained, refused = core.explainer.explain(ask(2), 0.0), core.dispatcher.dispatch(ask(2), 0.0)
     assert (explained.action, explained.choice, explained.reason) == ("reject", None, refused.error.message)
     assert len(explained.excluded) == 2
 

@@ -5,6 +5,7 @@ from backends.worker import Endpoint, ServedModel, WorkerFacts
 from router.config.model import HealthConfig, ModelConfig
 from router.config.on_request import OnRequest
 from router.errors import ErrorKind
+from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet, WorkerState
 from router.placement.request import Request
 from router.placement.selection import Selection, exclusions, select
@@ -82,7 +83,7 @@ def test_names_on_request_go_to_the_workers_of_their_base(fleet, ask):
     assert names(select(fleet, ask("a-m"), (), 0.0)) == ["h:3"]
     assert names(select(fleet, ask("anything"), (), 0.0)) == ["h:3"]
     assert names(select(fleet, ask("m"), (), 0.0)) == ["h:1", "h:2"]
-    assert [fleet.adapter(name) for name in ("a-1", "m", "n")] == ["a-1", None, None]
+    assert [fleet.models.adapter(name) for name in ("a-1", "m", "n")] == ["a-1", None, None]
     resolve(fleet)
     assert isinstance(select(fleet, ask("a-1"), (), 0.0), Reject)
 
@@ -150,18 +151,18 @@ def test_earlier_attempts_are_left_out(fleet, ask):
 
 
 def test_workers_under_pressure_are_avoided_while_others_are_calm(fleet, ask):
-    fleet.avoid(fleet.get("h:1"), None, 10.0, trial=False)
+    traffic.avoid(fleet, fleet.get("h:1"), None, 10.0, trial=False)
     assert names(select(fleet, ask(), (), 10.1)) == ["h:2"]
     assert names(select(fleet, ask(), (), 10.3)) == ["h:1", "h:2"]
-    fleet.avoid(fleet.get("h:1"), None, 20.0, trial=False)
-    fleet.traffic_failed(fleet.get("h:2"), "reset", 20.0, trial=False)
+    traffic.avoid(fleet, fleet.get("h:1"), None, 20.0, trial=False)
+    traffic.failed(fleet, fleet.get("h:2"), "reset", 20.0, trial=False)
     assert names(select(fleet, ask(), (), 20.1)) == ["h:1", "h:2"]
 
 
 def test_retry_after_is_honoured(fleet, ask):
-    fleet.avoid(fleet.get("h:1"), 5.0, 10.0, trial=False)
+    traffic.avoid(fleet, fleet.get("h:1"), 5.0, 10.0, trial=False)
     assert names(select(fleet, ask(), (), 14.0)) == ["h:2"]
-    fleet.avoid(fleet.get("h:2"), 3.0, 10.0, trial=False)
+    traffic.avoid(fleet, fleet.get("h:2"), 3.0, 10.0, trial=False)
     answer = select(fleet, ask(), (), 11.0)
     assert isinstance(answer, Reject)
     assert answer.error.kind is ErrorKind.OVERLOADED
@@ -174,9 +175,9 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
     selection = select(fleet, ask(), (), 5.0)
     assert names(selection) == ["h:2", "h:1"]
     assert selection.trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.get("h:1").health.trial_running = True
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:2").candidates)
-    fleet.trial_given_up(fleet.get("h:1"))
+    traffic.trial_given_up(fleet, fleet.get("h:1"))
     assert select(fleet, ask(), (), 5.0).trial is not None
     assert select(fleet, ask(tokens=2_000), (), 5.0).trial is None
 
@@ -184,7 +185,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
 def test_half_open_endpoints_take_all_requests_while_no_worker_is_ready(fleet, ask):
     fleet.drain("h:2")
     half_open(fleet, 1)
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.get("h:1").health.trial_running = True
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:1").candidates)
     assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Queued)
 
@@ -201,7 +202,7 @@ def test_pinned_goes_to_its_worker_even_draining(fleet, ask, facts):
     assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Queued)
     half_open(fleet, 1)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.get("h:1").health.trial_running = True
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is None
     for second in range(3):
         fleet.probe_failed("h:1", "refused", second)
@@ -223,7 +224,7 @@ def test_exclusions_say_why(fleet, ask):
     assert "drained" in excluded["h:2"]
     assert excluded["h:3"] == "does not serve m"
     assert "not probed yet" in excluded["h:4"]
-    fleet.avoid(fleet.get("h:1"), None, 0.0, trial=False)
+    traffic.avoid(fleet, fleet.get("h:1"), None, 0.0, trial=False)
     fleet.undrain("h:2")
     calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
     assert "avoided" in calm["h:1"]

@@ -1,6 +1,6 @@
 """Many requests in flight, small caches, slow answers and slow events: every report is explained.
 
-The real dispatcher, residency map and engine model in virtual time, with delays and losses between them.
+The real core, residency map and engine model in virtual time, with delays and losses between them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from backends.engine.events import BlocksCached, BlocksEvicted
 from backends.engine.profile import load_profile
 from backends.simulated.publisher import to_wire
 from policies.view import Residency
-from router.placement.dispatcher import Ticket
 from router.placement.request import Request, Usage
+from router.placement.tickets import Ticket
 
 BLOCK = 16
 
@@ -64,7 +64,9 @@ def rough_fleet(base, make_prompt):
         def _arrive(self, now_s, ids, output):
             name = f"r{next(self._order)}"
             prompt = make_prompt(ids)
-            ticket = self.dispatcher.dispatch(Request(name, "/v1/completions", "m", prompt, len(ids), now_s), now_s)
+            ticket = self.core.dispatcher.dispatch(
+                Request(name, "/v1/completions", "m", prompt, len(ids), now_s), now_s
+            )
             assert isinstance(ticket, Ticket)
             worker = ticket.candidate.endpoint.id
             self._open[name] = ticket
@@ -82,7 +84,7 @@ def rough_fleet(base, make_prompt):
         def _cancel(self, now_s, name):
             ticket = self._open.pop(name, None)
             if ticket is not None:
-                self.dispatcher.cancelled(ticket, now_s)
+                self.core.tickets.cancelled(ticket, now_s)
                 worker = ticket.candidate.endpoint.id
                 self._at(now_s + self.delay("to_worker"), lambda _: self.engines[worker].abort(name))
                 self._next(now_s)
@@ -122,9 +124,9 @@ def rough_fleet(base, make_prompt):
         def _answer(self, now_s, name, state):
             ticket = self._open.pop(name, None)
             if ticket is not None:
-                self.dispatcher.first_token(ticket, now_s)
+                self.core.tickets.first_token(ticket, now_s)
                 usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
-                self.dispatcher.finished(ticket, usage, now_s)
+                self.core.tickets.finished(ticket, usage, now_s)
                 self.check(ticket.candidate.slot)
                 self.results.append(ticket.record)
                 self._next(now_s)
@@ -234,7 +236,7 @@ def test_every_difference_is_explained(rough, paths, blocks):
         r for r in fleet.results if (r.difference is None) != (r.predicted_cached_tokens == r.reported_cached_tokens)
     ]
     assert wrong == []
-    for counted in (worker["predicted_cached"] for worker in fleet.dispatcher.statistics()["workers"].values()):
+    for counted in (worker["predicted_cached"] for worker in fleet.core.statistics()["workers"].values()):
         assert counted["over"] + counted["under"] == sum(counted["differences"].values()) + counted["pending"]
     for endpoint in fleet.fleet.endpoints:
         slot = endpoint.candidates[0].slot

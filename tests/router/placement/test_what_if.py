@@ -20,11 +20,11 @@ BLOCKS = 2_000
 def played(rule="round_robin", workers=3, requests=None, **options):
     fleet = VirtualFleet(rule, workers=workers, seed=3, num_blocks=BLOCKS, **options)
     fleet.run(conversations() if requests is None else requests)
-    return fleet.dispatcher
+    return fleet.core
 
 
-def asked(dispatcher, rule, **options):
-    with dispatcher.what_ifs.begin(PolicySpec(rule, **options)) as what_if:
+def asked(core, rule, **options):
+    with core.what_ifs.begin(PolicySpec(rule, **options)) as what_if:
         summary = Summary()
         for one in filter(None, what_if):
             summary.add(one, 1_000)
@@ -36,8 +36,8 @@ LARGE = [(rule, ARRAYS_FROM + 5) for rule in ("dynamo_default", "preble")]
 
 @pytest.mark.parametrize(("rule", "workers"), [*((rule, 3) for rule in policy_names()), *LARGE])
 def test_a_policy_that_began_with_the_log_chooses_the_same_again(rule, workers):
-    dispatcher = played(rule, workers, hold=False, lanes=False)
-    what_if, summary = asked(dispatcher, rule, hold=False, lanes=False)
+    core = played(rule, workers, hold=False, lanes=False)
+    what_if, summary = asked(core, rule, hold=False, lanes=False)
     if rule in ("random", "power_of_two"):  # the random source of the recorded policy is not that of a new one
         assert 0 < summary.same < summary.decisions
         return
@@ -46,57 +46,57 @@ def test_a_policy_that_began_with_the_log_chooses_the_same_again(rule, workers):
 
 
 def test_another_rule_would_have_gone_elsewhere():
-    dispatcher = played()
-    _, summary = asked(dispatcher, "lpwl")
+    core = played()
+    _, summary = asked(core, "lpwl")
     assert 0 < summary.elsewhere <= summary.decisions == 48
     assert summary.replayed.ttft_s < summary.recorded.ttft_s
     assert summary.replayed.prompt_tokens == summary.recorded.prompt_tokens
     one = summary.first[-1]
-    assert one.recorded != one.replayed and one.request_id in {each.request.id for each in dispatcher.decisions(48)}
+    assert one.recorded != one.replayed and one.request_id in {each.request.id for each in core.log.latest(48)}
 
 
 def test_a_what_if_changes_neither_the_policy_nor_the_log():
-    dispatcher = played("marginal_cost")
-    before = [record.to_builtins() for record in dispatcher.decisions(100)], dispatcher.statistics()
-    asked(dispatcher, "preble")
-    assert ([record.to_builtins() for record in dispatcher.decisions(100)], dispatcher.statistics()) == before
+    core = played("marginal_cost")
+    before = [record.to_builtins() for record in core.log.latest(100)], core.statistics()
+    asked(core, "preble")
+    assert ([record.to_builtins() for record in core.log.latest(100)], core.statistics()) == before
 
 
 def test_decisions_without_all_candidates_are_not_made_again():
-    dispatcher = played()
+    core = played()
     log = DecisionLog(48, candidates_kept=4 * 30)
-    for record in reversed(dispatcher.decisions(48)):
+    for record in reversed(core.log.latest(48)):
         log.add(record)
-    dispatcher.what_ifs._log = log
-    what_if, summary = asked(dispatcher, "lpwl")
+    core.what_ifs._log = log
+    what_if, summary = asked(core, "lpwl")
     assert (what_if.kept, summary.decisions) == (48, 10)
 
 
 def test_views_that_a_shadow_policy_makes_are_counted():
     fleet = VirtualFleet("lpwl", workers=ARRAYS_FROM + 5, seed=3, num_blocks=BLOCKS)
     shadow = PolicyRunner(build_policy(PolicySpec("preble"), Random(0)), PolicySpec("preble"), called="preble")
-    fleet.dispatcher.use_policies({}, {"default": RouteShadows([shadow], 1.0, Random(0))})
+    fleet.core.policies.adopt({}, {"default": RouteShadows([shadow], 1.0, Random(0))})
     fleet.run(conversations()[:4])
-    records = fleet.dispatcher.decisions(4)
+    records = fleet.core.log.latest(4)
     assert len(records) == 4 and all(record.fleet.has_views for record in records)
-    assert fleet.dispatcher._log.whole.taken == sum(memory_of(record.fleet) for record in records)
+    assert fleet.core.log.whole.taken == sum(memory_of(record.fleet) for record in records)
 
 
 def test_hashes_of_prompts_are_bounded_and_missing_ones_are_counted():
-    dispatcher = played()
-    records = dispatcher.decisions(48)
+    core = played()
+    records = core.log.latest(48)
     hashes = sum(len(record.request.block_hashes) for record in records[:10])
     log = DecisionLog(48, hashes_kept=hashes)
     for record in reversed(records):
         log.add(record)
     assert [bool(record.request.block_hashes) for record in log.latest(48)] == [True] * 10 + [False] * 38
-    dispatcher.what_ifs._log = log
-    what_if, summary = asked(dispatcher, "chwbl")
+    core.what_ifs._log = log
+    what_if, summary = asked(core, "chwbl")
     assert (summary.decisions, what_if.without_prompt) == (48, 38)
 
 
 def test_hashes_that_leave_the_log_are_counted_no_longer():
-    records = played().decisions(48)
+    records = played().log.latest(48)
     most = max(len(record.request.block_hashes) for record in records)
     log = DecisionLog(1, hashes_kept=most)
     for record in reversed(records):
@@ -106,17 +106,17 @@ def test_hashes_that_leave_the_log_are_counted_no_longer():
 
 
 def test_one_runs_at_a_time_and_a_wrong_rule_ends_its_turn():
-    dispatcher = played()
-    with dispatcher.what_ifs.begin(PolicySpec("lpwl")), pytest.raises(WhatIfRunsError):
-        asked(dispatcher, "random")
+    core = played()
+    with core.what_ifs.begin(PolicySpec("lpwl")), pytest.raises(WhatIfRunsError):
+        asked(core, "random")
     with pytest.raises(PolicyError):
-        asked(dispatcher, "nothing")
-    assert asked(dispatcher, "random")[1].decisions == 48
+        asked(core, "nothing")
+    assert asked(core, "random")[1].decisions == 48
 
 
 def test_what_no_policy_chose_is_not_made_again():
-    dispatcher = played()
-    for record in dispatcher.decisions(8):
+    core = played()
+    for record in core.log.latest(8):
         record.by_policy = False
-    what_if, summary = asked(dispatcher, "lpwl")
+    what_if, summary = asked(core, "lpwl")
     assert (what_if.kept, summary.decisions) == (48, 40)

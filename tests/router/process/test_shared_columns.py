@@ -27,7 +27,7 @@ def candidates():
     for port in range(1, WORKERS + 1):
         fleet.add(Endpoint("http", "h", port), 0.0)
         fleet.probe_succeeded(f"h:{port}", FACTS, 0.0)
-    return fleet.candidate_set("m").ready
+    return fleet.candidate_sets.of("m").ready
 
 
 @pytest.fixture

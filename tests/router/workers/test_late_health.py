@@ -87,10 +87,10 @@ async def test_the_last_worker_is_kept_and_the_panic_is_logged_once(watched, met
     await eventually(lambda: its.endpoints[1].state is UNHEALTHY)
     its.workers[0].health_s = its.workers[0].metrics_s = None
     await eventually(lambda: metrics.late.count("needed") >= 3)
-    assert its.endpoints[0].state is READY and set(its.fleet.panics()) == {"m"}
+    assert its.endpoints[0].state is READY and its.endpoints[0].health.kept_since_s is not None
     assert sum(record.message.startswith("worker kept") for record in caplog.records) == 1
     its.workers[0].health_s = its.workers[0].metrics_s = 0.0
-    await eventually(lambda: not its.fleet.panics())
+    await eventually(lambda: its.endpoints[0].health.kept_since_s is None)
 
 
 async def test_all_workers_late_at_once_count_for_nobody(watched, metrics):

@@ -71,7 +71,7 @@ async def test_a_paused_worker_gets_no_requests_until_it_is_resumed(site):
     assert site.workers[0].worker.pause_mode == "wait"
     answers = await asyncio.gather(*(site.ask() for _ in range(8)))
     assert {answer.status_code for answer in answers} == {200}
-    assert {record.worker for record in site.system.dispatcher.decisions(8)} == {site.ids[1]}
+    assert {record.worker for record in site.system.core.log.latest(8)} == {site.ids[1]}
     assert (await site.operate("resume", [paused])).status_code == 200
     assert site.workers[0].worker.pause_mode is None
     await eventually(lambda: site.system.fleet.serving == 2)
@@ -88,7 +88,7 @@ async def test_a_reset_empties_an_approximate_view(site):
     assert site.blocks() == [0, 0]
     site.system.fleet.undrain(site.ids[0])
     assert (await site.ask()).json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert site.system.dispatcher.decisions(1)[0].predicted_cached_tokens == 0
+    assert site.system.core.log.latest(1)[0].predicted_cached_tokens == 0
 
 
 async def test_a_view_from_events_follows_the_event_of_the_reset(site):
@@ -103,7 +103,7 @@ async def test_a_view_from_events_follows_the_event_of_the_reset(site):
     await eventually(lambda: 0 < site.blocks()[used] <= before)
     prompt = await site.ask()
     assert prompt.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    record = site.system.dispatcher.decisions(1)[0]
+    record = site.system.core.log.latest(1)[0]
     assert record.predicted_cached_tokens == record.reported_cached_tokens
 
 
@@ -112,12 +112,12 @@ async def test_a_loaded_adapter_is_served_as_a_model_and_is_gone_after_it_is_unl
     assert (await site.ask("support")).status_code == 404
     loading = {"operation": "load-lora", "model": FAST.model_name, "lora_name": "support", "lora_path": str(tmp_path)}
     assert (await site.operate(**loading)).status_code == 200
-    await eventually(lambda: len(site.system.fleet.candidate_set("support").ready) == 2)
+    await eventually(lambda: len(site.system.fleet.candidate_sets.of("support").ready) == 2)
     assert (await site.ask("support")).json()["model"] == "support"
     again = await site.operate(**loading)
     assert again.status_code == 207 and "already been loaded" in again.json()["results"][0]["detail"]
     assert (await site.operate("unload-lora", site.ids[:1], lora_name="support")).status_code == 200
-    await eventually(lambda: len(site.system.fleet.candidate_set("support").ready) == 1)
+    await eventually(lambda: len(site.system.fleet.candidate_sets.of("support").ready) == 1)
 
 
 async def test_a_worker_that_does_not_offer_it_is_reported_beside_those_that_do(site):

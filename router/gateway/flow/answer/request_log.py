@@ -45,7 +45,7 @@ class RequestLog:
             return ""
         if model in self._models:
             return model
-        if len(self._models) >= MODELS_NAMED or not self._fleet.lists(model):
+        if len(self._models) >= MODELS_NAMED or not self._fleet.models.lists(model):
             return _OTHER
         self._models.add(model)
         return model

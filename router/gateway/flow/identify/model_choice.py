@@ -81,7 +81,7 @@ class ModelChoice:
             return None
         if self._names.default is not None or (route.model is ModelSource.JSON and not parsed.is_json):
             return self._names.default
-        models = self._fleet.different_models
+        models = self._fleet.models.different
         if len(models) > 1:
             listed = ", ".join(models[:_LISTED])
             more = f", and {len(models) - _LISTED} more" if len(models) > _LISTED else ""
@@ -113,6 +113,6 @@ class ModelChoice:
         except RequestError:
             return None
         parsed.model = model
-        prompt = self._identity.identify_now(request.path, parsed, self._fleet.adapter(model))
+        prompt = self._identity.identify_now(request.path, parsed, self._fleet.models.adapter(model))
         parsed.release()
         return prompt if isinstance(prompt, Prompt) else None

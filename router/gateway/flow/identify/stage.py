@@ -151,7 +151,7 @@ class IdentifyStage:
     def _prompt(self, outbound: OutboundRequest, parsed: ParsedBody) -> Prompt | PendingPrompt | None:
         if not outbound.route.by_prefix:
             return None
-        return self.identity.identify_now(outbound.head.path, parsed, self.fleet.adapter(parsed.model))
+        return self.identity.identify_now(outbound.head.path, parsed, self.fleet.models.adapter(parsed.model))
 
     def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         outbound.request = self._request(outbound, parsed, prompt)

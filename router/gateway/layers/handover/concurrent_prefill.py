@@ -77,7 +77,7 @@ class ConcurrentPrefill:
         if not finish or not self._handover.needed_to_free:
             self._disarm()
             self._attempt.let_go(reusable=False)
-            self._parts.dispatcher.cancelled(self._attempt.ticket, self._parts.time())
+            self._parts.tickets.cancelled(self._attempt.ticket, self._parts.time())
 
     # the decode's answer
 
@@ -126,7 +126,7 @@ class ConcurrentPrefill:
         failure = attempt.failure
         assert failure is not None
         now_s = self._parts.time()
-        self._parts.dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
+        self._parts.tickets.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
         self._end(None if self._held_back else f"the prefill failed: {failure.reason}")
 
     def _end(self, problem: str | None) -> None:

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import ClassVar, Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
-from backends.vllm.handover.connector import Legs, Order, Reporter, with_token_ids
+from backends.vllm.handover.connector import Legs, Reporter, with_token_ids
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import header_line
@@ -26,7 +26,7 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
-from router.placement.handover.planner import HandoverTickets
+from router.placement.handover.plan import Plan
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
@@ -53,15 +53,16 @@ class KvHandover(LegPlan):
         "_outcome", "_params", "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
     )  # fmt: skip
 
-    def __init__(self, handovers: HandoverParts, members: Members, tickets: HandoverTickets) -> None:
+    def __init__(self, handovers: HandoverParts, members: Members, plan: Plan, decode: Ticket) -> None:
+        assert decode.prefill is not None
         self._handovers = handovers
         self._members = members
-        self.decode = tickets.decode
-        self._api = ANSWER_APIS[tickets.decode.request.path]
-        self.prefill = tickets.prefill
+        self.decode = decode
+        self._api = ANSWER_APIS[decode.request.path]
+        self.prefill = decode.prefill
         """The placement of the prefill that runs, or ran last."""
         self._legs = self._named()
-        at_once = handovers.connector.order is Order.TOGETHER and self.steps == 2
+        at_once = plan.answer.runs == "beside" and self.steps == 2
         self.together = at_once and not handovers.peers.lacks(self.prefill.candidate)
         """The decode request does not wait for the prefill's answer."""
         self._params: TransferParams | None = None
@@ -142,7 +143,7 @@ class KvHandover(LegPlan):
         self._handovers.metrics.handover_steps.observe(now_s - self._prefill_sent_s, ("prefill",))
         if self.together:
             self._sent_s = now_s
-            self._transfer = self._handovers.dispatcher.transfer(self.prefill, self.decode, now_s)
+            self._transfer = self._handovers.planner.transfer(self.decode, now_s)
         elif connector.lease_s is None:
             self._lease_end_s = math.inf
         else:
@@ -184,10 +185,10 @@ class KvHandover(LegPlan):
 
     def finish_prefill(self, attempt: PlannedAttempt, usage: Usage, now_s: float) -> None:
         """Release a prefill that has ended. Its whole answer is its first token."""
-        dispatcher = self._handovers.dispatcher
+        tickets = self._handovers.tickets
         if attempt.status < 400:
-            dispatcher.first_token(attempt.ticket, now_s)
-        dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
+            tickets.first_token(attempt.ticket, now_s)
+        tickets.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def next_leg(self, now_s: float) -> Ticket | None:
         if not self._outcome:
@@ -238,7 +239,7 @@ class KvHandover(LegPlan):
     # failures
 
     def failed(self, attempt: PlannedAttempt, within: Within, now_s: float) -> Ticket | After:
-        ticket, failure, dispatcher = attempt.ticket, attempt.failure, self._handovers.dispatcher
+        ticket, failure, handovers = attempt.ticket, attempt.failure, self._handovers
         assert failure is not None
         self._leave_prefill(finish=failure.given_up)
         if ticket is self.prefill:
@@ -248,25 +249,25 @@ class KvHandover(LegPlan):
                 return After.ALONE
             return again
         if self.together and self._outcome in (PREFILL_FAILED, NOTHING_HANDED_OVER):
-            dispatcher.not_handed_over(ticket, now_s, failure.reason)
+            handovers.tickets.not_handed_over(ticket, now_s, failure.reason)
             return After.ALONE
         if not self.depends_at(ticket):
             return After.USUAL
         self.settle(DECODE_FAILED)
         if failure.cause is AttemptEvent.LOST or failure.point in (FailurePoint.CONNECT, FailurePoint.STOPPING):
             return After.USUAL  # the worker is gone, or takes no request
-        return After.ALONE if dispatcher.run_plain(ticket, failure.reason, now_s) else After.USUAL
+        return After.ALONE if handovers.dispatcher.run_plain(ticket, failure.reason, now_s) else After.USUAL
 
     def _prefill_again(self, ticket: Ticket, failure: Failure, within: Within, now_s: float) -> Ticket | None:
         """Release a failed prefill, and return its placement on another worker; None if there is none."""
-        dispatcher = self._handovers.dispatcher
+        tickets, planner = self._handovers.tickets, self._handovers.planner
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
             allowed = within(tried(ticket))
         except RequestError:
-            dispatcher.failed(ticket, *why)
+            tickets.failed(ticket, *why)
             allowed = frozenset()
-        again = dispatcher.retry_prefill(ticket, *why, within=allowed, receiver=self.decode.candidate.endpoint.id)
+        again = planner.retry_prefill(ticket, *why, within=allowed, receiver=self.decode.candidate.endpoint.id)
         if again is None:
             self.settle(PREFILL_FAILED)
         else:
@@ -316,7 +317,7 @@ class KvHandover(LegPlan):
             return None
         self._sent_s = now_s
         if not self.together:
-            self._transfer = self._handovers.dispatcher.transfer(self.prefill, ticket, now_s)
+            self._transfer = self._handovers.planner.transfer(ticket, now_s)
         return decode_body(self._members, params)
 
     def rewrite(self, ticket: Ticket) -> UsageFrame | None:
@@ -330,12 +331,12 @@ class KvHandover(LegPlan):
             self._receive()
             self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("transfer",))
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
-                self._handovers.dispatcher.transferred(self._transfer, now_s)
+                self._handovers.planner.transferred(self._transfer, now_s)
             self.settle(HANDED_OVER)
 
     def _receive(self) -> None:
         self._received = True
-        self._handovers.dispatcher.arrived(self.decode)
+        self._handovers.tickets.arrived(self.decode)
 
     # the end
 
@@ -357,7 +358,7 @@ class KvHandover(LegPlan):
         """Give back the decode worker's reservation if it was not used, and settle."""
         self._leave_prefill(finish=True)
         self.settle(STOPPED)
-        self._handovers.dispatcher.cancelled(self.decode, now_s)
+        self._handovers.tickets.cancelled(self.decode, now_s)
 
 
 class SidecarHandover(KvHandover):
@@ -390,13 +391,13 @@ class SidecarHandover(KvHandover):
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         if self.depends_at(ticket):
-            dispatcher = self._handovers.dispatcher
-            dispatcher.first_token(self.prefill, now_s)
-            dispatcher.finished(self.prefill, Usage(), now_s)
+            tickets = self._handovers.tickets
+            tickets.first_token(self.prefill, now_s)
+            tickets.finished(self.prefill, Usage(), now_s)
             self._receive()
             self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("sidecar",))
             self.settle(HANDED_OVER)
 
     def settle(self, outcome: str) -> None:
         KvHandover.settle(self, outcome)
-        self._handovers.dispatcher.cancelled(self.prefill, self._handovers.time())
+        self._handovers.tickets.cancelled(self.prefill, self._handovers.time())

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TypeAlias
 
-from backends.vllm.handover.answer_apis import ANSWER_APIS
+from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
+from backends.vllm.handover.parameters import HandoverError
+from backends.vllm.handover.request_body import outermost, split
 from router.errors import RequestError
-from router.gateway.layers.handover.handover import KvHandover
+from router.gateway.layers.handover.handover import KvHandover, SidecarHandover
 from router.gateway.layers.handover.kv_pull import KvPull, Pulls
 from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
-from router.placement.handover.pulls import PlannedPull
-from router.placement.placer import PendingPlacement
+from router.placement.decision_log.decisions import DecisionRecord
+from router.placement.fleet.roles import SIDECAR
+from router.placement.handover.plan import Plan
+from router.placement.handover.planner import HandoverPlanner
 from router.placement.request import Request
 
 KvPlan: TypeAlias = KvHandover | KvPull
@@ -21,9 +25,10 @@ attempt depend on another worker (`depends_at`), how long may it take, what foll
 
 
 class KvPlans:
-    """Decides for each request whether workers share it. Only plans that the request's body allows are compared."""
+    """Decides for each request whether workers share it. Only plans that the request's body allows are made."""
 
-    def __init__(self, handovers: Handovers | None, pulls: Pulls | None) -> None:
+    def __init__(self, planner: HandoverPlanner, handovers: Handovers | None, pulls: Pulls | None) -> None:
+        self._planner = planner
         self._handovers = handovers
         self._pulls = pulls
 
@@ -36,28 +41,40 @@ class KvPlans:
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> KvPlan | PendingPlacement | RequestError | None:
-        """Reserve the load of a pair or of a pull, whichever delays less, if it costs less than one worker.
+    ) -> KvPlan | DecisionRecord | RequestError | None:
+        """Reserve the load of the plan that delays least, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name
         the prefill worker in a header.
         """
         if not may_be_shared(request, headers, body):
             return None
-        pair = pull = None
-        if self._handovers is not None:
-            planned = self._handovers.plan(request, headers, body, now_s, within, trusted=trusted)
-            if isinstance(planned, RequestError):
-                return planned
-            pair = planned
-        if self._pulls is not None and (pair is None or not pair.planned.at_any_cost):
-            pull = self._pulls.plan(request, body, now_s, within, allowed=pair is not None)
-        if pair is not None and not (isinstance(pull, PlannedPull) and pull.cost.delay_s < pair.planned.cost.pair_s):
-            return pair.begin(request, now_s)
-        if isinstance(pull, PlannedPull):
+        handovers, members, api = self._handovers, Members(), ANSWER_APIS[request.path]
+
+        def allows(plan: Plan | None) -> bool:
+            nonlocal members
+            try:
+                if plan is not None and plan.kind == "pull":
+                    outermost(body, api)
+                    return True
+                if handovers is None or (plan is not None and not handovers.introduced(plan)):
+                    return False
+                members = split(body, api, handovers.connector)
+                return True
+            except HandoverError:
+                return False
+
+        prefiller = None if handovers is None else handovers.prefiller(request, headers, trusted=trusted)
+        plan = self._planner.plan(request, now_s, allows, within=within, prefiller=prefiller)
+        if not isinstance(plan, Plan):
+            return plan
+        ticket = self._planner.reserve(request, plan, now_s)
+        if plan.kind == "pull":
             assert self._pulls is not None
-            return self._pulls.begin(request, pull, now_s)
-        return pull
+            return KvPull(self._pulls, plan, ticket)
+        assert handovers is not None
+        kind = SidecarHandover if SIDECAR in plan.answer.worker.endpoint.labels else KvHandover
+        return kind(handovers, members, plan, ticket)
 
 
 def may_be_shared(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:

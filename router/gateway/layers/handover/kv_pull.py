@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final
 
 import msgspec
 
-from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connector import HandoverPeer
 from backends.vllm.handover.offloading_peer import pull_params
-from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.request_body import outermost, with_params
+from backends.vllm.handover.request_body import with_params
 from router.config.model import HandoverConfig
 from router.gateway.flow.outcomes import AttemptEvent
 from router.gateway.flow.plan import After, Leg, LegPlan, PlannedAttempt, Within
 from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.handover.links import Transfer
-from router.placement.handover.pulls import PlannedPull, peer_address
-from router.placement.placer import PendingPlacement
-from router.placement.request import FailurePoint, Request, Usage
+from router.placement.handover.plan import Plan, peer_address
+from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
 PULLED: Final = "pulled"
@@ -44,7 +39,7 @@ class KvPull(LegPlan):
 
     __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
 
-    def __init__(self, pulls: Pulls, planned: PlannedPull, ticket: Ticket) -> None:
+    def __init__(self, pulls: Pulls, planned: Plan, ticket: Ticket) -> None:
         self._pulls = pulls
         self._planned = planned
         self.ticket: Final = ticket
@@ -72,7 +67,7 @@ class KvPull(LegPlan):
         if self._sent or not self.depends_at(ticket):
             return body
         self._sent = True
-        self._transfer = self._pulls.dispatcher.pull_begins(self._planned, ticket, now_s)
+        self._transfer = self._pulls.planner.transfer(ticket, now_s, self._planned)
         source = self._planned.source
         address = peer_address(source)
         if address is None or not source.live:
@@ -93,7 +88,7 @@ class KvPull(LegPlan):
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         if self.depends_at(ticket):
-            self._pulls.dispatcher.arrived(ticket)
+            self._pulls.tickets.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
     def finished(self, ticket: Ticket, usage: Usage) -> bool:
@@ -113,7 +108,7 @@ class KvPull(LegPlan):
         if 2 * moved < cost.tokens:
             return MISSED
         if self._transfer is not None and self._first_s is not None:
-            self._pulls.dispatcher.transferred(self._transfer._replace(tokens=moved), self._first_s)
+            self._pulls.planner.transferred(self._transfer._replace(tokens=moved), self._first_s)
         return PULLED
 
     def end(self, now_s: float) -> None:
@@ -125,24 +120,12 @@ class KvPull(LegPlan):
             self._pulls.outcomes.add(1.0, (outcome,))
 
 
-@dataclass(frozen=True, slots=True)
 class Pulls:
-    config: HandoverConfig
-    dispatcher: Dispatcher
-    outcomes: Counter
+    """The parts of placement that pulls use, and where to report."""
 
-    def plan(
-        self, request: Request, body: bytes, now_s: float, within: Container[str] | None, *, allowed: bool
-    ) -> PlannedPull | PendingPlacement | None:
-        """Return a pull if it costs less than the policy's decision, and the body allows it; else that decision, or
-        None if the policy was not asked. `allowed`: the body is known to."""
-        planned = self.dispatcher.plan_pull(request, now_s, within=within)
-        if isinstance(planned, PlannedPull) and not allowed:
-            try:
-                outermost(body, ANSWER_APIS[request.path])
-            except HandoverError:
-                return planned.decided
-        return planned
-
-    def begin(self, request: Request, planned: PlannedPull, now_s: float) -> KvPull:
-        return KvPull(self, planned, self.dispatcher.pull(request, planned, now_s))
+    def __init__(self, config: HandoverConfig, core: DecisionCore, outcomes: Counter) -> None:
+        self.config = config
+        self.dispatcher = core.dispatcher
+        self.planner = core.planner
+        self.tickets = core.tickets
+        self.outcomes = outcomes

@@ -20,7 +20,7 @@ from backends.vllm.handover.parameters import HandoverError
 from router.config.model import HandoverConfig
 from router.gateway.layers.handover.heartbeat import Heartbeat
 from router.gateway.metrics import GatewayMetrics
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.roles import prefills
@@ -134,7 +134,7 @@ class HandoverParts:
     def __init__(
         self,
         config: HandoverConfig,
-        dispatcher: Dispatcher,
+        core: DecisionCore,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         metrics: GatewayMetrics,
@@ -143,7 +143,9 @@ class HandoverParts:
         assert config.connector is not None
         self.config = config
         self.connector = CONNECTORS[config.connector]
-        self.dispatcher = dispatcher
+        self.dispatcher = core.dispatcher
+        self.planner = core.planner
+        self.tickets = core.tickets
         self.heartbeat = Heartbeat(loop)
         self.loop = loop
         self.time = loop.time

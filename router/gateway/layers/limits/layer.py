@@ -4,26 +4,26 @@ from router.errors import RequestError
 from router.gateway.flow.layer import Feature, Layer, LayeredRequest, RequestEnd
 from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.limits.caller import CallerLimits, Charge
-from router.placement.dispatcher import Dispatcher
+from router.placement.ticket_life import Tickets
 from router.placement.tickets import Ticket
 
 
 class Limits(Feature):
     """Charges the requests of callers that have limits."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, tickets: Tickets) -> None:
+        self._tickets = tickets
 
     def layer(self, request: LayeredRequest) -> Layer | None:
         limits = request.caller.limits
-        return None if limits is None else LimitsLayer(self._dispatcher, request, limits)
+        return None if limits is None else LimitsLayer(self._tickets, request, limits)
 
 
 class LimitsLayer(Layer):
-    __slots__ = ("_charge", "_dispatcher", "_limits", "_lines", "_request")
+    __slots__ = ("_charge", "_limits", "_lines", "_request", "_tickets")
 
-    def __init__(self, dispatcher: Dispatcher, request: LayeredRequest, limits: CallerLimits) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, tickets: Tickets, request: LayeredRequest, limits: CallerLimits) -> None:
+        self._tickets = tickets
         self._request = request
         self._limits = limits
         self._charge: Charge | None = None
@@ -50,7 +50,7 @@ class LimitsLayer(Layer):
         assert request is not None
         tokens = 0
         if route.prefills:  # a WebSocket has no prompt yet, but it needs a bucket that is not empty
-            output_tokens = self._dispatcher.expected_output_tokens(request) if route.generates else 0
+            output_tokens = self._tickets.output_lengths.most_tokens(request) if route.generates else 0
             tokens = max(1, request.prompt_tokens + output_tokens)
         admitted = self._limits.admit(tokens, now_s)
         self._lines = self._limits.lines()
@@ -80,6 +80,6 @@ class LimitsLayer(Layer):
         elif served:
             made_tokens = 0
             if end.left and end.ticket is not None and not end.tunnel:
-                made_tokens = self._dispatcher.generated_tokens(end.ticket, end.ended_s)
+                made_tokens = self._tickets.generated_tokens(end.ticket, end.ended_s)
             tokens = left_tokens(request, route, charge.tokens, end.text_bytes, made_tokens)
         charge.settle(tokens, end.ended_s, served=served)

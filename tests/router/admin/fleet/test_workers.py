@@ -169,7 +169,7 @@ async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, sy
 
 async def test_a_worker_is_shown_with_view_and_load(client, system):
     worker = system.join("http://a:1")
-    ticket = system.dispatcher.dispatch(system.request("waiting", 100), system.clock_s)
+    ticket = system.core.dispatcher.dispatch(system.request("waiting", 100), system.clock_s)
     document = (await client.get(f"/admin/v1/workers/{worker}")).json()
     assert document["version"] == "0.33.0"
     assert document["models"] == [
@@ -187,7 +187,7 @@ async def test_a_worker_is_shown_with_view_and_load(client, system):
     assert (candidate["events"]["linked"], candidate["events"]["lag_s"]) == (True, 0.001)
     assert candidate["self_test"] == {"verdict": "exact", "reason": "predicted 32 of 40, 32 reported"}
     assert document["restarts"] == 4
-    system.dispatcher.cancelled(ticket, system.clock_s)
+    system.core.tickets.cancelled(ticket, system.clock_s)
     (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
     assert candidate["load"]["running_requests"] == 0
 
@@ -204,10 +204,10 @@ async def test_kv_blocks_that_no_lease_explains_are_shown_as_stuck(client, syste
     assert await stuck() is None
     (candidate,) = endpoint.candidates
     nothing = SimpleNamespace(running_requests=0, kv_tokens=0)
-    system.dispatcher.pinned.handed(candidate.id, 1, 800, system.clock_s)
-    system.dispatcher.pinned.read(candidate.id, 1)
+    system.core.pinned.handed(candidate.id, 1, 800, system.clock_s)
+    system.core.pinned.read(candidate.id, 1)
     for seconds in range(0, 600, 5):
-        system.dispatcher.pinned.reported(candidate, LoadReport(0, 0, 0, 0.5), nothing, system.clock_s + seconds)
+        system.core.pinned.reported(candidate, LoadReport(0, 0, 0, 0.5), nothing, system.clock_s + seconds)
     assert await stuck() == 800 - 2 * 16
 
 
@@ -236,7 +236,7 @@ async def test_links_are_shown_at_the_worker_that_received(client, system):
     names = [system.join(f"http://a:{port}") for port in (1, 2, 3)]
     fast, slow, receiver = system.fleet.candidates
     for sender, took_s in ((fast, 0.1), (slow, 1.0)):
-        system.dispatcher.transferred(
+        system.core.planner.transferred(
             Transfer("handover", sender, receiver, 1_000, 0.0, 0.0, system.clock_s - took_s), system.clock_s
         )
     listed = [(await client.get(f"/admin/v1/workers/{name}")).json()["candidates"][0]["links"] for name in names]

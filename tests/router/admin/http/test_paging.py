@@ -54,8 +54,8 @@ async def test_decisions_are_filtered(client, system):
     system.fleet.drain("a:1")
     system.join("http://a:2")
     workers["r2"] = system.serve("r2")
-    system.dispatcher.set_policy(build_policy(PolicySpec("round_robin"), None), PolicySpec("round_robin"))
-    ticket = system.dispatcher.dispatch(system.request("r3"), system.clock_s)
+    system.core.policies.default.adopt(build_policy(PolicySpec("round_robin"), None), PolicySpec("round_robin"))
+    ticket = system.core.dispatcher.dispatch(system.request("r3"), system.clock_s)
     for query, expected in [
         ({"request_id": "r1"}, ["r1"]),
         ({"worker": "a:1"}, ["r1", "r0"]),
@@ -74,7 +74,7 @@ async def test_decisions_are_filtered(client, system):
         assert await request_ids(client, **query) == [expected], query
     assert set(workers.values()) == {"a:1", "a:2"}
     assert await request_ids(client, limit=1, outcome="finished") == [["r2"], ["r1"], ["r0"]]
-    system.dispatcher.cancelled(ticket, system.clock_s)
+    system.core.tickets.cancelled(ticket, system.clock_s)
     assert await request_ids(client, outcome="cancelled") == [["r3"]]
 
 

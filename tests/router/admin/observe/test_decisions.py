@@ -47,7 +47,7 @@ async def test_a_page_lists_all_candidates_of_its_first_decisions(client, system
 async def test_a_part_of_a_handover_names_the_other_worker(client, system):
     system.join("http://a:1")
     system.serve("r1")
-    system.dispatcher.decisions(1)[0].leg = HandoverLeg("decode", 7, "a:2")
+    system.core.log.latest(1)[0].leg = HandoverLeg("decode", 7, "a:2")
     (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
     assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2"}
 
@@ -64,7 +64,7 @@ async def test_explain_names_every_candidate_and_the_choice_and_reserves_nothing
         system.serve(f"r{number}", 100 + 7 * number)
         system.clock_s += 1
     log = (await client.get("/admin/v1/decisions")).json()["decisions"]
-    before = system.dispatcher.statistics()["workers"]
+    before = system.core.statistics()["workers"]
     question = {"path": "/v1/chat/completions", "headers": {"X-Session-ID": "s"}, "body": BODY}
     answer = (await client.post("/admin/v1/explain", json=question)).json()
     assert answer["choice"] in {"a:1", "a:2"}
@@ -75,7 +75,7 @@ async def test_explain_names_every_candidate_and_the_choice_and_reserves_nothing
         assert one["cached_tokens"] + one["uncached_tokens"] == 100
         assert 0 < one["first_token_s"] == pytest.approx(one["queue_wait_s"] + one["prefill_s"])
         assert one["terms"]
-    assert system.dispatcher.statistics()["workers"] == before
+    assert system.core.statistics()["workers"] == before
     assert [one["request_id"] for one in (await client.get("/admin/v1/decisions")).json()["decisions"]] == [
         one["request_id"] for one in log
     ]
@@ -142,12 +142,12 @@ def join(system, **roles):
 
 async def test_explain_shows_the_best_pairs_and_single_workers_by_term(connected):
     join(connected, a="prefill", b="decode", c="mixed")
-    before = connected.dispatcher.statistics()["workers"]
+    before = connected.core.statistics()["workers"]
     idle = await handover_of(connected)
     assert (idle["pays"], idle["reason"]) == (False, "one worker costs no more than the best pair")
     for number in range(6):
-        ticket = connected.dispatcher.dispatch(connected.request(f"stream-{number}"), connected.clock_s)
-        connected.dispatcher.first_token(ticket, connected.clock_s)
+        ticket = connected.core.dispatcher.dispatch(connected.request(f"stream-{number}"), connected.clock_s)
+        connected.core.tickets.first_token(ticket, connected.clock_s)
     busy = await handover_of(connected)
     assert (busy["pays"], busy["reason"]) == (True, "a pair costs less than one worker")
     (pair,) = busy["pairs"]
@@ -156,7 +156,7 @@ async def test_explain_shows_the_best_pairs_and_single_workers_by_term(connected
     for one in (pair, *busy["alone"]):
         assert sum(one["terms"].values()) == pytest.approx(one["cost_s"])
         assert set(one["terms"]) <= set(busy["terms"])
-    assert before["a:1"] == connected.dispatcher.statistics()["workers"]["a:1"]
+    assert before["a:1"] == connected.core.statistics()["workers"]["a:1"]
 
 
 async def test_explain_says_why_a_request_has_no_pair(connected, monkeypatch):

@@ -4,10 +4,10 @@ from router.placement.request import Usage
 async def test_served_requests_are_in_the_figures(client, system):
     system.join("http://a:1")
     for number in range(3):
-        ticket = system.dispatcher.dispatch(system.request(f"r{number}", 2_000), system.clock_s)
-        system.dispatcher.first_token(ticket, system.clock_s + 0.5)
-        system.dispatcher.progress(ticket, 32, [0.01] * 31, system.clock_s + 1.0)
-        system.dispatcher.finished(ticket, Usage(2_000, 32, 0), system.clock_s + 1.0)
+        ticket = system.core.dispatcher.dispatch(system.request(f"r{number}", 2_000), system.clock_s)
+        system.core.tickets.first_token(ticket, system.clock_s + 0.5)
+        system.core.tickets.progress(ticket, 32, [0.01] * 31, system.clock_s + 1.0)
+        system.core.tickets.finished(ticket, Usage(2_000, 32, 0), system.clock_s + 1.0)
     answer = await client.get("/admin/v1/diagnosis")
     assert answer.status_code == 200
     document = answer.json()

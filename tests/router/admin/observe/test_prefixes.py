@@ -16,9 +16,9 @@ async def test_a_prefix_that_first_turns_share_is_listed_without_text(client, sy
     system.join("http://a:1")
     for number in range(4):
         prefix_name = "support" if number == 2 else None
-        ticket = system.dispatcher.dispatch(request(system, f"r{number}", prefix_name), system.clock_s)
-        system.dispatcher.first_token(ticket, system.clock_s + 0.1)
-        system.dispatcher.finished(ticket, Usage(115, 5, None), system.clock_s + 0.2)
+        ticket = system.core.dispatcher.dispatch(request(system, f"r{number}", prefix_name), system.clock_s)
+        system.core.tickets.first_token(ticket, system.clock_s + 0.1)
+        system.core.tickets.finished(ticket, Usage(115, 5, None), system.clock_s + 0.2)
     (found,) = (await client.get("/admin/v1/prefixes")).json()["prefixes"]
     assert (found["hash"], found["tokens"], found["hits"]) == (f"{SHARED[-1]:016x}", 96, 3.0)
     assert found["name"] == "support"

@@ -16,7 +16,7 @@ def busy(system):
 
 async def test_another_rule_is_compared_with_the_latest_decisions(client, system, busy):
     found = (await client.post("/admin/v1/what-if", json={"rule": "round_robin"})).json()
-    went = [record.worker for record in system.dispatcher.decisions(8)][::-1]
+    went = [record.worker for record in system.core.log.latest(8)][::-1]
     turns = [("a:1", "b:1")[number % 2] for number in range(8)]
     differ = sum(one != other for one, other in zip(went, turns, strict=True))
     assert (found["kept"], found["decisions"], found["elsewhere"]) == (8, 8, differ)
@@ -41,7 +41,7 @@ async def test_a_policy_that_cannot_be_built_is_refused(client, problem, questio
 
 
 async def test_a_second_one_at_the_same_time_is_refused(client, system, problem, busy):
-    with system.dispatcher.what_ifs.begin(PolicySpec("lpwl")):
+    with system.core.what_ifs.begin(PolicySpec("lpwl")):
         answer = await client.post("/admin/v1/what-if", json={"rule": "lpwl"})
     assert problem(answer, 409)[0] == "what_if_running" and answer.headers["retry-after"] == "1"
 

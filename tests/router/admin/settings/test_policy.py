@@ -27,9 +27,9 @@ async def test_a_policy_that_cannot_say_how_it_is_shows_nothing(client, system):
         def statistics(self):
             raise ValueError("no")
 
-    system.dispatcher.set_policy(Mute(), PolicySpec("lpwl"))
+    system.core.policies.default.adopt(Mute(), PolicySpec("lpwl"))
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}
-    assert "statistics raised ValueError" in system.dispatcher.statistics()["last_error"]
+    assert "statistics raised ValueError" in system.core.statistics()["last_error"]
 
 
 async def test_change_takes_effect_on_the_next_request(client, system):
@@ -57,7 +57,7 @@ async def test_change_takes_effect_on_the_next_request(client, system):
 )
 async def test_a_policy_that_cannot_be_built_changes_nothing(client, system, problem, body, said):
     assert said in problem(await client.put("/admin/v1/policy", json=body), 422)[1]
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+    assert system.core.policies.default.spec.rule == "marginal_cost"
 
 
 async def test_wrappers_are_chosen_with_the_rule_and_shown_with_their_parameters(client, system):

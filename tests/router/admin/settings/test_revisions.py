@@ -47,15 +47,15 @@ async def test_a_revision_shows_its_differences_without_secrets(client, changed)
 async def test_a_revision_is_restored_as_a_new_one(client, changed):
     tried = (await client.post("/admin/v1/revisions/2/restore?dry_run=true")).json()
     assert [one["path"] for one in tried["differences"]] == ["workers[c:1].maintenance", "policy.rule"]
-    assert (tried["version"], changed.dispatcher.policy_spec.rule) == (4, "random")
+    assert (tried["version"], changed.core.policies.default.spec.rule) == (4, "random")
     document = (await client.post("/admin/v1/revisions/2/restore")).json()
     assert (document["version"], document["differences"]) == (5, tried["differences"])
-    assert changed.dispatcher.policy_spec.rule == "marginal_cost"
+    assert changed.core.policies.default.spec.rule == "marginal_cost"
     assert not changed.fleet.get("c:1").draining
     newest = (await client.get("/admin/v1/revisions?limit=1")).json()["revisions"][0]
     assert (newest["source"], newest["what"]) == ("restore", "restored revision 2")
     await client.post("/admin/v1/revisions/4/restore")
-    assert changed.dispatcher.policy_spec.rule == "random"
+    assert changed.core.policies.default.spec.rule == "random"
     assert changed.fleet.get("c:1").draining
 
 

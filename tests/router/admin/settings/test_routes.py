@@ -16,7 +16,7 @@ VIEW = WorkerView(WorkerId("a:1"), Residency.EXACT, 16, 48, 0, 0, 0, 0, 0.5, 1.0
 def routed():
     config = msgspec.convert(ROUTES, Config)
     system = FakeSystem(config)
-    system.dispatcher.use_policies(*named_policies(config.policy, config.policies, config.routes, lambda *_: None))
+    system.core.policies.adopt(*named_policies(config.policy, config.policies, config.routes, lambda *_: None))
     return system
 
 
@@ -43,9 +43,9 @@ async def test_a_route_without_shadow_policies_compares_none(routed):
 
 
 async def test_shadows_are_compared_over_a_window(routed):
-    shadows = routed.dispatcher.shadows("eval")
+    shadows = routed.core.policies.shadows_of("eval")
     fleet = FleetView(routed.now_s(), (VIEW,))
-    decision = routed.dispatcher._runner.decide(RequestView("r", "m", 64, 16, ()), fleet)
+    decision = routed.core.policies.default.decide(RequestView("r", "m", 64, 16, ()), fleet)
     for _ in range(4):
         shadows.decide(RequestView("r", "m", 64, 16, ()), fleet, decision)
     document = (await ask(routed, "/admin/v1/routes/eval/shadow?window_s=60")).json()

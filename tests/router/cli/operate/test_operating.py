@@ -82,12 +82,12 @@ async def test_a_dry_run_prints_the_differences(run, system):
     assert (await run("policy", "set", "marginal_cost", "--dry-run"))[1] == "no difference\n"
     assert "policy.rule" in (await run("policy", "set", "lpwl", "--dry-run"))[1]
     document = json.loads((await run("policy", "set", "lpwl", "--dry-run", "-o", "json"))[1])
-    assert document["dry_run"] and system.dispatcher.policy_spec.rule == "marginal_cost"
+    assert document["dry_run"] and system.core.policies.default.spec.rule == "marginal_cost"
 
 
 async def test_what_if_prints_how_many_would_have_gone_elsewhere(run, system, monkeypatch):
     assert (await run("policy", "what-if", "lpwl"))[1] == "no decision is in memory\n"
-    monkeypatch.setattr(system.view, "dispatcher", played("round_robin"))
+    monkeypatch.setattr(system.view, "core", played("round_robin"))
     code, out, _ = await run("policy", "what-if", "lpwl")
     assert (code, "of 48 decisions would have gone elsewhere" in out, "mean predicted TTFT" in out) == (0, True, True)
     document = json.loads((await run("policy", "what-if", "chwbl", "--param", "load_factor=2", "-o", "json"))[1])
@@ -111,7 +111,7 @@ async def test_revisions_are_listed_shown_and_restored(run, system):
     assert "chose policy lpwl" in listed and "started" in listed
     assert "policy.rule" in (await run("revisions", "show", "2"))[1]
     assert (await run("revisions", "restore", "1"))[1] == "restored revision 1\n"
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+    assert system.core.policies.default.spec.rule == "marginal_cost"
     assert system.control.state.version == 3
     code, _, err = await run("revisions", "show", "99")
     assert (code, "there is no revision 99" in err) == (1, True)

@@ -59,14 +59,14 @@ async def test_routes_change_while_the_gateway_runs(system):
     assert [route.name for route in parts(system).traffic_routes.all] == ["eval"]
     assert parts(system).routes.of("eval") is queue
     assert queue.config.limits.max_requests == 2
-    assert system.dispatcher.shadows("rest") is None
+    assert system.core.policies.shadows_of("rest") is None
     await make(system, set_routes(()))
     assert parts(system).traffic_routes.only.name == "default"
     assert parts(system).routes.of("eval") is None
 
 
 async def test_a_policy_that_stays_keeps_its_state(system):
-    named = system.dispatcher._policies
+    named = system.core.policies
     batch = named.of("batch")
     await make(system, set_named_policy("chat", PolicyConfig(rule="random")))
     assert named.of("batch") is batch
@@ -78,7 +78,7 @@ async def test_a_policy_that_stays_keeps_its_state(system):
 
 async def test_a_shadow_of_the_default_policy_follows_it(system):
     def shadowed():
-        return system.dispatcher.shadows("rest")._runners[0].rule
+        return system.core.policies.shadows_of("rest")._runners[0].rule
 
     assert shadowed() == "marginal_cost"
     await make(system, set_policy(PolicyConfig(rule="lmetric")))
@@ -88,7 +88,7 @@ async def test_a_shadow_of_the_default_policy_follows_it(system):
 async def test_a_policy_that_a_route_names_cannot_be_removed(system):
     with pytest.raises(ConfigError, match="no policy is called batch"):
         await make(system, remove_named_policy("batch"))
-    assert system.dispatcher._policies.of("batch").rule == "lpwl"
+    assert system.core.policies.of("batch").rule == "lpwl"
     await make(system, set_routes(()))
     await make(system, remove_named_policy("batch"))
-    assert system.dispatcher._policies.of("batch") is system.dispatcher._policies.default
+    assert system.core.policies.of("batch") is system.core.policies.default

@@ -54,9 +54,9 @@ async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig):
     gate = await rig(script, script)
     reply = await gate.ask(post(RESPONSES, STREAMED[RESPONSES]))
     assert reply.body == introduction(2) + DELTA + COMPLETED
-    events = gate.dispatcher.events
+    events = gate.recorded.events
     assert events == ["ticket", "retry sent", "failed sent", "first_token", "finished 200"]
-    assert gate.dispatcher.usage == Usage(40, 3, 32)
+    assert gate.recorded.usage == Usage(40, 3, 32)
     assert len(gate.gateway._parts.pins._workers) == 1
 
 
@@ -72,10 +72,10 @@ async def test_introductory_events_are_no_first_token(rig):
     gate = await rig(script)
     client = await gate.send(post(RESPONSES, STREAMED[RESPONSES]))
     await introduced.wait()
-    assert gate.dispatcher.events == ["ticket"]
+    assert gate.recorded.events == ["ticket"]
     go_on.set()
     assert (await client.read()).body == introduction() + DELTA + COMPLETED
-    assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
+    assert gate.recorded.events == ["ticket", "first_token", "finished 200"]
 
 
 async def test_introductory_events_pass_after_comments(rig):
@@ -96,8 +96,8 @@ async def test_usage_of_a_messages_stream_is_read(rig):
 
     gate = await rig(script)
     assert (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]))).body == START + STOP
-    assert gate.dispatcher.usage == Usage(40, 3, 32)
-    assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
+    assert gate.recorded.usage == Usage(40, 3, 32)
+    assert gate.recorded.events == ["ticket", "first_token", "finished 200"]
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
@@ -117,7 +117,7 @@ async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, path):
     assert said["error"]["code"] == "worker_died_in_stream"
     assert said["error"]["type"] == ("api_error" if path == MESSAGES else "upstream_error")
     assert ("code" in said) == (path == RESPONSES)
-    assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
+    assert gate.recorded.events == ["ticket", "first_token", "failed stream"]
     assert (await client.ask(get(b"/livez"))).status == 200
 
 

@@ -28,10 +28,10 @@ async def test_a_stream_arrives_as_the_worker_framed_it(rig):
     assert reply.status == 200
     assert b"\r\nX-Odd-Case: Kept \r\n" in reply.head
     assert reply.header(b"transfer-encoding") == b"chunked"
-    assert gate.dispatcher.events[:2] == ["ticket", "first_token"]
-    assert gate.dispatcher.events[-1] == "finished 200"
-    assert gate.dispatcher.usage.cached_tokens == 32
-    assert gate.dispatcher.usage.completion_tokens == 3
+    assert gate.recorded.events[:2] == ["ticket", "first_token"]
+    assert gate.recorded.events[-1] == "finished 200"
+    assert gate.recorded.usage.cached_tokens == 32
+    assert gate.recorded.usage.completion_tokens == 3
     assert gate.identity.observed == [("m", 40)]
     assert gate.idle
 
@@ -41,9 +41,9 @@ async def test_a_plain_answer_keeps_its_length_and_reports_usage(rig):
     reply = await gate.ask(post(body=PLAIN))
     assert json.loads(reply.body)["usage"] == USAGE
     assert reply.header(b"transfer-encoding") is None
-    assert gate.dispatcher.events == ["ticket", "finished 200"]
-    assert gate.dispatcher.requests[0].stream is False
-    assert gate.dispatcher.usage.prompt_tokens == 40
+    assert gate.recorded.events == ["ticket", "finished 200"]
+    assert gate.recorded.requests[0].stream is False
+    assert gate.recorded.usage.prompt_tokens == 40
 
 
 async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig):
@@ -158,7 +158,7 @@ async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig):
     assert reply.header(b"transfer-encoding") is None
     assert reply.header(b"connection") == b"close"
     assert reply.body == b"".join(event(text) for text in "abc") + usage_event() + DONE
-    assert gate.dispatcher.usage.cached_tokens == 32
+    assert gate.recorded.usage.cached_tokens == 32
 
 
 @pytest.mark.parametrize("settings", [{}, {"observe_usage": {"mode": "inject", "sample": 1.0}}])
@@ -212,7 +212,7 @@ async def test_a_client_error_is_relayed_and_not_held_against_the_worker(rig, st
     for _ in range(60):
         reply = await gate.ask(post(body=PLAIN))
         assert (reply.status, reply.body) == (int(status[:3]), body)
-    assert set(gate.dispatcher.events) == {"ticket", f"finished {int(status[:3])}"}
+    assert set(gate.recorded.events) == {"ticket", f"finished {int(status[:3])}"}
     assert all(endpoint.state == "ready" for endpoint in gate.fleet.endpoints)
 
 
@@ -252,7 +252,7 @@ async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig):
     client = await gate.connect()
     assert (await client.ask(post(body=PLAIN))).status == 200
     assert (await client.ask(post(body=PLAIN))).status == 200
-    assert gate.dispatcher.events == ["ticket", "finished 200"] * 2
+    assert gate.recorded.events == ["ticket", "finished 200"] * 2
     assert gate.counted("redials") == [()]
 
 

@@ -294,12 +294,12 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
     gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0}, timeouts=LIMITS)
     await gate.ask(post())
     client = await gate.send(post())
-    await eventually(lambda: gate.dispatcher.events.count("ticket") == 2)
+    await eventually(lambda: gate.recorded.events.count("ticket") == 2)
     await delivered()
     closing.set()
     assert (await client.read()).body.count(b"data: ") == 5
     assert len(gate.counted("redials")) == 1
-    assert not any(each.startswith(("retry", "failed")) for each in gate.dispatcher.events)
+    assert not any(each.startswith(("retry", "failed")) for each in gate.recorded.events)
 
 
 # a client's own mistakes

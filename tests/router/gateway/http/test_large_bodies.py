@@ -25,7 +25,7 @@ async def test_a_large_body_arrives_unchanged_and_its_fields_are_read(rig):
     body = large(session_id="s", max_tokens=7, tools=[{"type": "function"}])
     assert (await gate.ask(post(body=body))).status == 200
     assert gate.workers[0].requests[0].body == body
-    request = gate.dispatcher.requests[0]
+    request = gate.recorded.requests[0]
     assert (request.model, request.session_id, request.max_tokens, request.kind.value) == ("m", "s", 7, "agent")
     assert gate.idle
 
@@ -34,7 +34,7 @@ async def test_a_large_body_with_stream_is_streamed(rig):
     gate = await rig(answer_stream)
     reply = await gate.ask(post(body=large(stream=True)))
     assert reply.status == 200 and reply.raw.endswith(END)
-    assert gate.dispatcher.requests[0].stream
+    assert gate.recorded.requests[0].stream
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ async def test_a_worker_with_another_ca_gets_no_request(rig, worker_over_tls):
     gateway.join(f"https://{worker.id}")
     reply = await gateway.ask(post())
     assert reply.status == 503
-    assert "CERTIFICATE_VERIFY_FAILED" in gateway.dispatcher.last_reason
+    assert "CERTIFICATE_VERIFY_FAILED" in gateway.recorded.last_reason
     assert not worker.requests
 
 

@@ -243,10 +243,10 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes
     gate = await rig(streaming(cut_bytes), **INJECT)
     client = await gate.connect()
     plain = await client.ask(post(body=STREAMED))
-    assert gate.dispatcher.usage == Usage()
+    assert gate.recorded.usage == Usage()
     observed = [await client.ask(post(body=STREAMED)) for _ in range(2)]
     assert [reply.body for reply in observed] == [plain.body] * 2
-    assert gate.dispatcher.usage == Usage(40, 3, 32)
+    assert gate.recorded.usage == Usage(40, 3, 32)
     seen = gate.workers[0].requests
     assert seen[0].body == STREAMED
     assert seen[1].body == STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
@@ -357,7 +357,7 @@ async def test_a_worker_that_refuses_the_question_gets_the_request_without_it(ri
     asked = [b"stream_options" in request.body for request in gate.workers[0].requests]
     assert asked == [False, True, False, False, False], "it is asked once, and never again"
     assert gate.gateway.statistics()["rewrites"]["usage_refused"] == 1
-    assert gate.idle and "failed" not in "".join(gate.dispatcher.events)
+    assert gate.idle and "failed" not in "".join(gate.recorded.events)
 
 
 async def test_a_mistake_of_the_client_is_no_refusal_of_the_question(rig):

@@ -21,9 +21,9 @@ def decided(request):
         terms = LazyTerms(fleet, lambda place: {"queue_wait_s": fleet.worker(place).queue_wait_s})
         decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
         asked = RequestView(f"r{number}", "m", 10, 16, ())
-        return DecisionRecord(
-            fleet.now_s, number, 1, "default", "p", True, asked, fleet, decision, WorkerId(chosen), Residency.EXACT, 0
-        )
+        record = DecisionRecord(fleet.now_s, "default", "p", True, asked, fleet, decision, ticket_id=number)
+        record.worker, record.residency, record.predicted_cached_tokens = WorkerId(chosen), Residency.EXACT, 0
+        return record
 
     return make
 

@@ -3,6 +3,7 @@ import pytest
 from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
+from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet, WorkerState
 
 
@@ -97,16 +98,16 @@ def test_a_worker_back_before_it_was_ejected_loses_its_guessed_cache(fleet, fact
 
 def test_a_self_test_answered_ends_the_half_open_state(fleet, facts):
     one = fleet.add(endpoint(1), 0.0)
-    fleet.self_test_answered(one)
+    traffic.succeeded(fleet, one, trial=True, complete=True)
     assert one.state is WorkerState.STARTING
     fleet.probe_succeeded("h:1", facts(), 0.0)
     for second in range(3):
         fleet.probe_failed("h:1", "refused", second)
-    fleet.self_test_answered(one)
+    traffic.succeeded(fleet, one, trial=True, complete=True)
     assert (one.state, fleet.serving) == (WorkerState.UNHEALTHY, 0)
     fleet.probe_succeeded("h:1", facts(), 4.0)
     assert (one.state, fleet.serving) == (WorkerState.HALF_OPEN, 1)
-    fleet.self_test_answered(one)
+    traffic.succeeded(fleet, one, trial=True, complete=True)
     assert (one.state, fleet.serving) == (WorkerState.READY, 1)
 
 
@@ -146,15 +147,15 @@ def test_on_change_fires_when_a_worker_becomes_available(fleet, facts):
     fleet.undrain("h:1")
     assert len(fired) == 3
     for _ in range(3):
-        fleet.traffic_failed(one, "reset", 3.0, trial=False)
+        traffic.failed(fleet, one, "reset", 3.0, trial=False)
     assert len(fired) == 3
     fleet.probe_succeeded("h:1", facts(models=("m", "n")), 5.0)
     assert one.state is WorkerState.HALF_OPEN
     assert len(fired) == 4
-    fleet.trial_started(one)
-    fleet.trial_given_up(one)
+    one.health.trial_running = True
+    traffic.trial_given_up(fleet, one)
     assert len(fired) == 5
-    fleet.traffic_succeeded(one, trial=True, complete=False)
+    traffic.succeeded(fleet, one, trial=True, complete=False)
     assert len(fired) == 6
 
 
@@ -171,7 +172,7 @@ def test_on_loss_fires_for_what_probes_eject_and_what_is_removed(fleet, facts):
         fleet.probe_failed("h:1", "timed out", second)
     assert lost == ["h:1"] and fleet.lost(one)  # and not twice
     for _ in range(3):
-        fleet.traffic_failed(fleet.get("h:2"), "reset", 3.0, trial=False)
+        traffic.failed(fleet, fleet.get("h:2"), "reset", 3.0, trial=False)
     assert fleet.get("h:2").state is WorkerState.UNHEALTHY
     fleet.drain("h:3")
     fleet.remove("h:3")
@@ -197,26 +198,26 @@ def test_loads_reach_the_right_rank(fleet, facts):
 
 
 def test_models_are_the_union_with_the_longest_context(fleet, facts):
-    assert fleet.model_known("m") is None
+    assert fleet.models.known("m") is None
     fleet.add(endpoint(1), 0.0)
-    assert fleet.model_known("m") is None
+    assert fleet.models.known("m") is None
     fleet.probe_succeeded("h:1", facts(models=("m",), max_model_len=1_000), 0.0)
     fleet.add(endpoint(2), 0.0)
     cards = (ServedModel("m", max_model_len=9_000), ServedModel("sql", parent="m"))
     fleet.probe_succeeded("h:2", WorkerFacts(models=cards), 0.0)
-    assert [(card.id, card.max_model_len) for card in fleet.models()] == [("m", 9_000), ("sql", None)]
-    assert fleet.model_known("sql") is True
-    assert fleet.model_known("x") is False
-    assert fleet.adapter("sql") == "sql"
-    assert fleet.adapter("m") is None
-    assert fleet.adapter(None) is None
+    assert [(card.id, card.max_model_len) for card in fleet.models.served()] == [("m", 9_000), ("sql", None)]
+    assert fleet.models.known("sql") is True
+    assert fleet.models.known("x") is False
+    assert fleet.models.adapter("sql") == "sql"
+    assert fleet.models.adapter("m") is None
+    assert fleet.models.adapter(None) is None
     assert fleet.get("h:2").lengths == {"m": 9_000, "sql": 9_000}
     fleet.add(endpoint(3), 0.0)
-    assert fleet.model_known("x") is None  # its first probe has not ended
+    assert fleet.models.known("x") is None  # its first probe has not ended
     fleet.probe_failed("h:3", "refused", 0.0)
-    assert fleet.model_known("x") is False and [unheard.id for unheard in fleet.unheard] == ["h:3"]
+    assert fleet.models.known("x") is False and [unheard.id for unheard in fleet.unheard] == ["h:3"]
     fleet.probe_succeeded("h:3", WorkerFacts(), 0.0)
-    assert fleet.model_known("x") is None  # it needs an API key, so its models are not listed
+    assert fleet.models.known("x") is None  # it needs an API key, so its models are not listed
 
 
 def test_a_model_whose_only_worker_is_down_is_still_known(fleet, facts):
@@ -227,7 +228,7 @@ def test_a_model_whose_only_worker_is_down_is_still_known(fleet, facts):
     for second in range(5):
         fleet.probe_failed("h:2", "refused", float(second))
     assert fleet.get("h:2").state is WorkerState.UNHEALTHY
-    assert fleet.model_known("n") is True
+    assert fleet.models.known("n") is True
 
 
 def test_a_first_probe_that_fails_is_announced(fleet):
@@ -241,13 +242,13 @@ def test_a_first_probe_that_fails_is_announced(fleet):
 
 def test_candidate_sets_follow_every_change_and_stay_bounded(fleet, facts):
     fleet.add(endpoint(1), 0.0)
-    assert fleet.candidate_set("m").able == ()
+    assert fleet.candidate_sets.of("m").able == ()
     fleet.probe_succeeded("h:1", facts(), 0.0)
-    assert [c.id for c in fleet.candidate_set("m").ready] == ["h:1"]
-    assert fleet.candidate_set("x").able == ()
+    assert [c.id for c in fleet.candidate_sets.of("m").ready] == ["h:1"]
+    assert fleet.candidate_sets.of("x").able == ()
     fleet.drain("h:1")
-    assert fleet.candidate_set("m").ready == ()
-    assert len(fleet.candidate_set("m").able) == 1
+    assert fleet.candidate_sets.of("m").ready == ()
+    assert len(fleet.candidate_sets.of("m").able) == 1
     for number in range(3_000):
-        fleet.candidate_set(f"made up {number}")
-    assert len(fleet._candidate_sets) <= 1_024
+        fleet.candidate_sets.of(f"made up {number}")
+    assert len(fleet.candidate_sets._whole) <= 1_024

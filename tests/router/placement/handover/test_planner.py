@@ -9,10 +9,11 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import LifecycleEventKind
 from router.config.model import HandoverConfig, HealthConfig, WorkerConfig
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
+from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet
 from router.placement.handover.kv_formats import kv_format
-from router.placement.handover.planner import PlannedHandover
+from router.placement.handover.plan import Plan
 from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.selection import exclusions, select
@@ -32,14 +33,14 @@ class Site:
         self.fleet = Fleet(HealthConfig(), residency, connector="nixl_pull")
         spec = PolicySpec("marginal_cost")
         policy = build_policy(spec, random.Random(0))
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER, **shared)
+        self.core = DecisionCore(self.fleet, residency, policy, spec=spec, handover=HANDOVER, **shared)
         for port, role in roles.items():
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
             self.fleet.probe_succeeded(f"h:{port}", facts(events=False), 0.0)
 
     def load(self, port):
-        return self.dispatcher.statistics()["workers"][f"h:{port}"]
+        return self.core.statistics()["workers"][f"h:{port}"]
 
     def half_open(self, port, **other):
         """Let a worker be down and answer again, at 1,000 s, with `other` facts."""
@@ -50,8 +51,8 @@ class Site:
     def stream(self, request, count=1):
         """Let streams run on workers that take whole requests."""
         for _ in range(count):
-            ticket = self.dispatcher.dispatch(request, 0.0)
-            self.dispatcher.first_token(ticket, 0.0)
+            ticket = self.core.dispatcher.dispatch(request, 0.0)
+            self.core.tickets.first_token(ticket, 0.0)
 
 
 @pytest.fixture
@@ -79,9 +80,13 @@ def placed(site, ask):
 
 
 def hand_over(site, request):
-    planned = site.dispatcher.plan_handover(request, 0.0)
-    assert isinstance(planned, PlannedHandover), planned
-    return site.dispatcher.hand_over(request, planned, 0.0)
+    planned = site.core.planner.pair(request, 0.0)
+    assert isinstance(planned, Plan), planned
+    return pair_of(site.core.planner.reserve(request, planned, 0.0))
+
+
+def pair_of(decode):
+    return decode.prefill, decode
 
 
 def test_a_prefill_worker_is_no_candidate_for_whole_requests(site, ask):
@@ -103,7 +108,7 @@ def test_without_a_connector_a_role_changes_no_decision(facts, ask):
 
 
 def test_a_fleet_of_prefill_workers_alone_queues_requests_and_says_why(site, ask):
-    placed = site({1: "prefill"}).dispatcher.dispatch(ask(), 0.0)
+    placed = site({1: "prefill"}).core.dispatcher.dispatch(ask(), 0.0)
     assert isinstance(placed, Queued)
     assert "role prefill" in placed.reason
 
@@ -114,21 +119,21 @@ def test_a_changed_role_counts_from_the_next_decision_on(site, ask):
     placed.fleet.on_change.append(lambda: calls.append(1))
     placed.fleet.describe("h:1", {}, 1.0, None, "mixed")
     assert calls == [1]
-    assert isinstance(placed.dispatcher.dispatch(ask(), 0.0), Ticket)
+    assert isinstance(placed.core.dispatcher.dispatch(ask(), 0.0), Ticket)
 
 
 def test_an_idle_fleet_hands_nothing_over(site, ask):
-    assert site({1: "prefill", 3: "decode"}).dispatcher.plan_handover(ask(), 0.0) is None
+    assert site({1: "prefill", 3: "decode"}).core.planner.pair(ask(), 0.0) is None
 
 
 def test_without_a_prefill_worker_there_is_no_pair(site, ask):
-    assert isinstance(site({3: "decode"}).dispatcher.plan_handover(ask(), 0.0), Queued)
+    assert isinstance(site({3: "decode"}).core.planner.pair(ask(), 0.0), Queued)
 
 
 def test_mixed_workers_take_no_part_in_a_pair(site, ask):
     placed = site({1: "prefill", 5: "mixed"})
     placed.stream(ask(first=5_000), 3)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    assert placed.core.planner.pair(ask(), 0.0) is None
 
 
 MIXED = {"kv_connector": "nixl_pull"}
@@ -154,7 +159,7 @@ def test_a_worker_is_never_both_ends_of_a_pair(site, ask):
     placed = site({5: "mixed"})
     labelled(placed, 5, **MIXED)
     placed.stream(ask(first=5_000), 30)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    assert placed.core.planner.pair(ask(), 0.0) is None
 
 
 def test_a_prefill_is_not_retried_at_the_worker_that_waits_for_it(site, ask):
@@ -164,7 +169,7 @@ def test_a_prefill_is_not_retried_at_the_worker_that_waits_for_it(site, ask):
     prefill, decode = hand_over(placed, ask())
     receiver = decode.candidate.endpoint.id
     why = (FailurePoint.CONNECT, 0.0, "gone")
-    assert placed.dispatcher.retry_prefill(prefill, *why, receiver=receiver) is None
+    assert placed.core.planner.retry_prefill(prefill, *why, receiver=receiver) is None
 
 
 @pytest.mark.parametrize("labels", [{"kv_connector": "none"}, {"kv_connector": "mooncake"}, {"kv_format": "fp8"}])
@@ -172,7 +177,7 @@ def test_workers_that_their_labels_tell_apart_are_no_pair(site, ask, labels):
     placed = site({1: "prefill", 3: "decode"})
     labelled(placed, 3, "decode", **labels)
     placed.stream(ask(first=5_000), 3)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    assert placed.core.planner.pair(ask(), 0.0) is None
 
 
 def test_a_connector_label_that_names_no_connector_is_an_error():
@@ -223,21 +228,22 @@ class Turns:
 def test_the_diagnosis_counts_a_handed_over_request_once_where_its_answer_is_written(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(10, first=50_000), count=6)
-    placed.dispatcher.traffic = turns = Turns()
-    tickets = hand_over(placed, ask())
-    assert turns.tickets == [tickets.decode]
+    placed.core.tickets.traffic = turns = Turns()
+    _, decode = hand_over(placed, ask())
+    assert turns.tickets == [decode]
 
 
 def test_both_reservations_are_released_once(placed, ask):
     before = placed.load(3)
     prefill, decode = hand_over(placed, ask())
-    placed.dispatcher.first_token(prefill, 0.5)
-    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    placed.core.tickets.first_token(prefill, 0.5)
+    placed.core.tickets.finished(prefill, Usage(1_000, None, 0), 0.5)
     assert placed.load(1)["running_requests"] == 0
-    assert placed.dispatcher.expected_output_tokens(ask()) == 0, "a prefill says nothing of the lengths of answers"
-    placed.dispatcher.first_token(decode, 0.6)
+    lengths = placed.core.tickets.output_lengths
+    assert lengths.most_tokens(ask()) == 0, "a prefill says nothing of the lengths of answers"
+    placed.core.tickets.first_token(decode, 0.6)
     assert decode.record.ttft_s == pytest.approx(0.6)
-    placed.dispatcher.finished(decode, Usage(None, 20), 1.0)
+    placed.core.tickets.finished(decode, Usage(None, 20), 1.0)
     assert placed.load(3)["running_requests"] == before["running_requests"]
     assert (prefill.record.outcome, decode.record.outcome) == ("finished", "finished")
 
@@ -245,7 +251,7 @@ def test_both_reservations_are_released_once(placed, ask):
 def test_a_decode_that_is_not_used_leaves_no_load(placed, ask):
     before = placed.load(3)
     _, decode = hand_over(placed, ask())
-    placed.dispatcher.cancelled(decode, 0.1)
+    placed.core.tickets.cancelled(decode, 0.1)
     assert placed.load(3) == before
 
 
@@ -273,10 +279,10 @@ class Follower:
 def test_a_what_if_shows_a_handover_to_the_policy_as_the_gateway_does(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     spec = PolicySpec("marginal_cost")
-    placed.dispatcher.set_policy(live := Follower(build_policy(spec, random.Random(0))), spec)
+    placed.core.policies.default.adopt(live := Follower(build_policy(spec, random.Random(0))), spec)
     placed.stream(ask(first=5_000), 3)
     hand_over(placed, ask())
-    with placed.dispatcher.what_ifs.begin(spec) as what_if:
+    with placed.core.what_ifs.begin(spec) as what_if:
         what_if._runner = PolicyRunner(again := Follower(build_policy(spec, random.Random(0))), spec)
         assert len([one for one in what_if if one is not None]) == 3
     assert again.seen == live.seen
@@ -292,32 +298,32 @@ def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keep
         {"leg": "prefill", "plan": decode.id, "with_worker": "h:3"},
         {"leg": "decode", "plan": decode.id, "with_worker": prefill.candidate.id},
     ]
-    again = placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
+    again = placed.core.planner.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
     assert again.record.leg == prefill.record.leg
-    assert placed.dispatcher.decisions(10)[-1].to_builtins()["handover"] is None
+    assert placed.core.log.latest(10)[-1].to_builtins()["handover"] is None
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_blocks_that_stay_after_a_handover_was_read_are_stuck(placed, ask, stream):
     prefill, decode = hand_over(placed, ask())
-    placed.dispatcher.first_token(prefill, 0.5)
-    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    placed.core.tickets.first_token(prefill, 0.5)
+    placed.core.tickets.finished(prefill, Usage(1_000, None, 0), 0.5)
     if stream:
-        placed.dispatcher.first_token(decode, 1.0)
+        placed.core.tickets.first_token(decode, 1.0)
     else:
-        placed.dispatcher.finished(decode, Usage(1_000, 5, 0), 1.0)
+        placed.core.tickets.finished(decode, Usage(1_000, 5, 0), 1.0)
     for at_s in range(1, 40):
         placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
     used_tokens = round(0.5 * prefill.candidate.capacity_tokens)
-    assert placed.dispatcher.pinned.stuck_tokens("h:1") == used_tokens - 2 * 16
+    assert placed.core.pinned.stuck_tokens("h:1") == used_tokens - 2 * 16
 
 
 def handed(placed, ask):
     """Hand a prompt over that nobody has read yet. Return the decode worker's ticket."""
     placed.stream(ask(first=5_000), 3)
     prefill, decode = hand_over(placed, ask())
-    placed.dispatcher.first_token(prefill, 0.5)
-    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    placed.core.tickets.first_token(prefill, 0.5)
+    placed.core.tickets.finished(prefill, Usage(1_000, None, 0), 0.5)
     return decode
 
 
@@ -331,10 +337,10 @@ def test_what_another_process_has_handed_over_is_not_stuck(site, ask):
         for at_s in times_s:
             for placed in processes:
                 placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, tokens / capacity_tokens), float(at_s))
-        return [placed.dispatcher.pinned.stuck_tokens("h:1") for placed in processes]
+        return [placed.core.pinned.stuck_tokens("h:1") for placed in processes]
 
     assert report(2_000, *range(1, 40)) == [0, 0]
-    processes[1].dispatcher.first_token(decodes[1], 40.0)
+    processes[1].core.tickets.first_token(decodes[1], 40.0)
     assert report(2_000, *range(41, 80)) == [1_000 - 2 * 16] * 2
     os.close(table)
 
@@ -344,18 +350,18 @@ def test_beside_other_gateways_no_block_is_called_stuck(site, ask):
     handed(placed, ask)
     for at_s in range(1, 200):
         placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
-    assert placed.dispatcher.pinned.stuck_tokens("h:1") is None
+    assert placed.core.pinned.stuck_tokens("h:1") is None
 
 
 def test_a_failed_prefill_goes_to_a_worker_that_was_not_tried(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     prefill, _ = hand_over(placed, ask())
-    again = placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
+    again = placed.core.planner.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
     assert {prefill.candidate.id, again.candidate.id} == {"h:1", "h:2"}
     assert again.attempt == 2
-    assert placed.dispatcher.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None
-    assert placed.dispatcher.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None  # ended already
+    assert placed.core.planner.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None
+    assert placed.core.planner.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None  # ended already
 
 
 def test_workers_of_different_versions_or_models_are_no_pair(site, ask, facts):
@@ -364,12 +370,12 @@ def test_workers_of_different_versions_or_models_are_no_pair(site, ask, facts):
     placed.fleet.probe_succeeded("h:1", other, 0.0)
     placed.fleet.probe_succeeded("h:2", replace(other, version="0.33.0", models=(ServedModel("m", "/other"),)), 0.0)
     placed.stream(ask(first=5_000), 3)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    assert placed.core.planner.pair(ask(), 0.0) is None
     placed.fleet.probe_succeeded("h:3", other, 0.0)
     prefill, _ = hand_over(placed, ask())
     assert prefill.candidate.id == "h:1"
     assert kv_format(prefill.candidate, "m")[0] == "0.32.0"
-    assert placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone") is None
+    assert placed.core.planner.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone") is None
 
 
 @pytest.mark.parametrize("usable", [True, False], ids=["usable", "of another version"])
@@ -377,8 +383,8 @@ def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     placed.half_open(2, version="0.33.0" if usable else "0.32.0")
-    planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
-    prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
+    planned = placed.core.planner.pair(ask(), 1_000.0)
+    prefill = placed.core.planner.reserve(ask(), planned, 1_000.0).prefill
     assert (prefill.candidate.id, prefill.trial) == (("h:2", True) if usable else ("h:1", False))
 
 
@@ -386,20 +392,20 @@ def test_beside_a_trial_that_does_not_pay_a_worker_that_asked_for_a_pause_is_lef
     placed = site({1: "prefill", 2: "prefill", 4: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     placed.half_open(2, version="0.32.0")
-    placed.fleet.avoid(placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
-    planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
-    assert planned.prefill.fleet.ids == ("h:4",)
-    explained = placed.dispatcher.explain_handover(ask(), 1_000.0)
+    traffic.avoid(placed.fleet, placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
+    planned = placed.core.planner.pair(ask(), 1_000.0)
+    assert planned.legs[0].seen.fleet.ids == ("h:4",)
+    explained = placed.core.planner.explain(ask(), 1_000.0)
     assert {pair.prefill for pair in explained.pairs} == {"h:4"}
-    placed.fleet.avoid(placed.fleet.get("h:4"), 30.0, 1_000.0, trial=False)
-    assert placed.dispatcher.plan_handover(ask(), 1_000.0) is None
+    traffic.avoid(placed.fleet, placed.fleet.get("h:4"), 30.0, 1_000.0, trial=False)
+    assert placed.core.planner.pair(ask(), 1_000.0) is None
 
 
 def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.half_open(2)
-    planned = placed.dispatcher.plan_handover(ask(), 1_000.0, prefiller="h:2")
-    prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
+    planned = placed.core.planner.pair(ask(), 1_000.0, prefiller="h:2")
+    prefill = placed.core.planner.reserve(ask(), planned, 1_000.0).prefill
     assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
 
 
@@ -408,13 +414,12 @@ def test_a_decode_worker_has_its_trial_in_a_pair_that_pays(site, ask, usable):
     placed = site({1: "prefill", 2: "decode", 3: "decode"})
     placed.stream(ask(first=5_000), 6)
     placed.half_open(2, version="0.33.0" if usable else "0.32.0")
-    tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
-    decode = tickets.decode
+    decode = placed.core.planner.reserve(ask(), placed.core.planner.pair(ask(), 1_000.0), 1_000.0)
     assert (decode.candidate.id, decode.trial) == (("h:2", True) if usable else ("h:3", False))
-    assert not tickets.prefill.trial
-    again = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
-    assert (again.decode.candidate.id, again.decode.trial) == ("h:3", False)
-    placed.dispatcher.cancelled(decode, 1_001.0)
+    assert not decode.prefill.trial
+    again = placed.core.planner.reserve(ask(), placed.core.planner.pair(ask(), 1_000.0), 1_000.0)
+    assert (again.candidate.id, again.trial) == ("h:3", False)
+    placed.core.tickets.cancelled(decode, 1_001.0)
     assert not decode.trial
 
 
@@ -425,8 +430,8 @@ def test_two_workers_on_trial_are_no_pair(site, ask):
     placed.half_open(4)
     pairs = []
     for _ in range(2):
-        tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
-        pairs.append((tickets.prefill.candidate.id, tickets.decode.candidate.id))
+        decode = placed.core.planner.reserve(ask(), placed.core.planner.pair(ask(), 1_000.0), 1_000.0)
+        pairs.append((decode.prefill.candidate.id, decode.candidate.id))
     assert pairs == [("h:2", "h:3"), ("h:1", "h:4")]
 
 
@@ -434,7 +439,7 @@ def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(placed,
     _, decode = hand_over(placed, ask())
     slot, prompt = decode.candidate.slot, ask().prompt
     assert placed.residency.match(prompt, [slot])[slot].tokens == 0
-    placed.dispatcher.arrived(decode)
+    placed.core.tickets.arrived(decode)
     assert placed.residency.match(prompt, [slot])[slot].tokens == 992
 
 
@@ -442,10 +447,10 @@ def serve(placed, port, requests):
     """Let a worker serve prompts, one after the other, at 60 us per token and a fixed time between 5 and 25 ms."""
     now_s, rng = 0.0, random.Random(1)
     for request in requests:
-        ticket = placed.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
+        ticket = placed.core.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
         now_s += rng.uniform(0.005, 0.025) + 60e-6 * request.prompt_tokens
-        placed.dispatcher.first_token(ticket, now_s)
-        placed.dispatcher.finished(ticket, Usage(request.prompt_tokens, 1), now_s)
+        placed.core.tickets.first_token(ticket, now_s)
+        placed.core.tickets.finished(ticket, Usage(request.prompt_tokens, 1), now_s)
 
 
 def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_long_ones(site, ask):
@@ -454,8 +459,8 @@ def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_l
         serve(placed, port, [ask(tokens * n, first + 20_000 * n) for n in range(1, 16)])
     placed.fleet.describe("h:1", {}, 1.0, None, "prefill")
     placed.stream(ask(first=5_000), 20)
-    planned = placed.dispatcher.plan_handover(ask(16_000, first=500_000), 8.0)
-    assert isinstance(planned, PlannedHandover)
+    planned = placed.core.planner.pair(ask(16_000, first=500_000), 8.0)
+    assert isinstance(planned, Plan)
     assert planned.cost.alone_s > 0.5 * 60e-6 * 16_000 * (1 + 20 * 0.1)
 
 
@@ -465,4 +470,4 @@ def test_what_both_workers_report_must_be_equal(placed, ask):
     for sender, receiver, paired in ((half, None, True), (half, half, True), (half, full, False), (None, full, True)):
         placed.fleet.probe_succeeded("h:1", replace(facts, connector=sender), 0.0)
         placed.fleet.probe_succeeded("h:3", replace(facts, connector=receiver), 0.0)
-        assert isinstance(placed.dispatcher.plan_handover(ask(), 0.0), PlannedHandover) is paired
+        assert isinstance(placed.core.planner.pair(ask(), 0.0), Plan) is paired

@@ -9,19 +9,20 @@ from backends.worker import Endpoint
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
+from policies.wrappers import lane_plan
 from policies.wrappers.hold import AdmissionHold
-from policies.wrappers.lane_plan import Plan
 from policies.wrappers.prefill_lanes import ModelLane, PrefillLanes
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
+from router.placement.core import DecisionCore
+from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.decision_log.lines import DecisionLine, EventLine, decode
 from router.placement.decision_log.log_replay import LogReplay
 from router.placement.decision_log.recorder import Recorder
-from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet.fleet import Fleet
-from router.placement.handover.pulls import PlannedPull, peer_address
-from router.placement.placer import PendingPlacement
+from router.placement.handover.plan import Plan, peer_address
 from router.placement.request import Request, Usage
 from router.placement.settings import check
+from router.placement.tickets import Held
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire
 
@@ -38,7 +39,7 @@ class Site:
         self.fleet = Fleet(HealthConfig(), self.residency, connector=handover.get("connector"))
         spec = PolicySpec(policy)
         self.config = config = HandoverConfig(**{"pulls": "offloading_peer", "latency_s": 0.0} | handover)
-        self.dispatcher = Dispatcher(
+        self.core = DecisionCore(
             self.fleet, self.residency, build_policy(spec, random.Random(0)), spec=spec, handover=config
         )
         for port, role in roles.items():
@@ -62,18 +63,18 @@ class Site:
         """Reserve long prefills on one worker."""
         for number in range(count):
             request = Request(f"busy-{number}", "/v1/completions", "m", prompt(range(9_000, 19_000)), 10_000, 0.0)
-            self.dispatcher.dispatch(request, 0.0, within={f"h:{port}"})
+            self.core.dispatcher.dispatch(request, 0.0, within={f"h:{port}"})
 
     def load(self, port):
-        return self.dispatcher.statistics()["workers"][f"h:{port}"]
+        return self.core.statistics()["workers"][f"h:{port}"]
 
     def plan(self, request, now_s=0.0):
-        planned = self.dispatcher.plan_pull(request, now_s)
-        return planned if isinstance(planned, PlannedPull) else None
+        planned = self.core.planner.pull(request, now_s)
+        return planned if isinstance(planned, Plan) else None
 
     @property
     def decisions(self):
-        return self.dispatcher.statistics()["decisions"]
+        return self.core.statistics()["decisions"]
 
 
 @pytest.fixture
@@ -108,15 +109,15 @@ def test_a_prefix_on_a_busy_worker_is_pulled_to_an_idle_one(site, ask, prompt):
     placed.busy(1, prompt, 5)
     planned = placed.plan(ask())
     assert (planned.source.id, planned.cost.tokens, planned.cost.loaded_tokens) == ("h:1", 992, 992)
-    ticket = placed.dispatcher.pull(ask(), planned, 0.0)
+    ticket = placed.core.planner.reserve(ask(), planned, 0.0)
     assert ticket.candidate.id == "h:2"
     assert placed.load(2)["queued_tokens"] == 8
     assert placed.load(2)["kv_tokens"] == TOKENS
     reason = ticket.record.decision.reason
     assert reason.startswith("pull 992 tokens from h:1: ")
     assert reason.endswith(" s without")
-    placed.dispatcher.first_token(ticket, 0.5)
-    placed.dispatcher.finished(ticket, Usage(TOKENS, 5), 1.0)
+    placed.core.tickets.first_token(ticket, 0.5)
+    placed.core.tickets.finished(ticket, Usage(TOKENS, 5), 1.0)
     assert placed.load(2)["running_requests"] == 0
     assert ticket.record.ttft_s == 0.5
 
@@ -128,10 +129,10 @@ def learned(placed, prompt, port):
         tokens = (500, 2_000, 8_000)[number % 3]
         ids = prompt(range(20_000 + 10_000 * number, 20_000 + 10_000 * number + tokens))
         request = Request(f"known-{number}", "/v1/completions", "m", ids, tokens, now_s)
-        ticket = placed.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
+        ticket = placed.core.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
         now_s += 60e-6 * tokens
-        placed.dispatcher.first_token(ticket, now_s)
-        placed.dispatcher.finished(ticket, Usage(tokens, 1), now_s)
+        placed.core.tickets.first_token(ticket, now_s)
+        placed.core.tickets.finished(ticket, Usage(tokens, 1), now_s)
     return now_s
 
 
@@ -140,10 +141,10 @@ def test_a_worker_does_not_look_stalled_while_a_pull_is_under_way(site, ask, pro
     now_s = learned(placed, prompt, 2)
     placed.hold(1)
     placed.busy(1, prompt, 5)
-    pulling = placed.dispatcher.pull(ask(), placed.plan(ask(), now_s), now_s)
+    pulling = placed.core.planner.reserve(ask(), placed.plan(ask(), now_s), now_s)
     assert pulling.candidate.id == "h:2"
     other = Request("other", "/v1/completions", "m", prompt(range(9_000, 9_100)), 100, now_s + 10.0)
-    ticket = placed.dispatcher.dispatch(other, now_s + 10.0, within={"h:2"})
+    ticket = placed.core.dispatcher.dispatch(other, now_s + 10.0, within={"h:2"})
     (seen,) = ticket.record.fleet.workers
     assert seen.queue_wait_s < 0.01
     assert (seen.queued_tokens, seen.queued_requests, seen.running_requests) == (8, 0, 1)
@@ -155,14 +156,14 @@ def test_the_rest_of_a_streamed_prompt_is_queued_until_its_first_token(site, ask
     placed = site(1, 2)
     placed.hold(1)
     placed.busy(1, prompt, 5)
-    ticket = placed.dispatcher.pull(ask(stream=stream), placed.plan(ask(stream=stream)), 0.0)
+    ticket = placed.core.planner.reserve(ask(stream=stream), placed.plan(ask(stream=stream)), 0.0)
     assert placed.load(2)["queued_tokens"] == queued
-    placed.dispatcher.cancelled(ticket, 1.0)
+    placed.core.tickets.cancelled(ticket, 1.0)
     assert (placed.load(2)["queued_tokens"], placed.load(2)["kv_tokens"]) == (0, 0)
 
 
 def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compared(busy, ask):
-    ticket = busy.dispatcher.pull(ask(stream=True), busy.plan(ask(stream=True)), 0.0)
+    ticket = busy.core.planner.reserve(ask(stream=True), busy.plan(ask(stream=True)), 0.0)
     assert ticket.situation is None
     assert ticket.predicted_cached_tokens is None
     assert ticket.residency is Residency.EXACT
@@ -172,7 +173,7 @@ def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compa
 def test_a_prompt_that_a_worker_loads_from_its_own_host_memory_teaches_no_prefill_speed(site, ask, medium, teaches):
     placed = site(1)
     placed.hold(1, medium=medium)
-    ticket = placed.dispatcher.dispatch(ask(stream=True), 0.0)
+    ticket = placed.core.dispatcher.dispatch(ask(stream=True), 0.0)
     assert (ticket.situation is not None) is teaches
 
 
@@ -180,25 +181,27 @@ def test_what_a_worker_loads_from_its_own_host_memory_is_no_prefill_that_others_
     placed = site(1)
     placed.hold(1, HELD[:480], medium="GPU")
     placed.hold(1)
-    ticket = placed.dispatcher.dispatch(ask(stream=True), 0.0)
+    ticket = placed.core.dispatcher.dispatch(ask(stream=True), 0.0)
     assert ticket.predicted_cached_tokens == 480
     assert (placed.load(1)["queued_tokens"], placed.load(1)["kv_tokens"]) == (8, TOKENS)
-    assert placed.dispatcher.dispatch(ask(stream=True, reads_cache=False), 0.0).reservation.uncached_tokens == TOKENS
+    assert (
+        placed.core.dispatcher.dispatch(ask(stream=True, reads_cache=False), 0.0).reservation.uncached_tokens == TOKENS
+    )
 
 
 def test_a_prompt_that_does_not_fit_into_the_kv_cache_is_not_pulled(site, ask, prompt):
     """It would keep the space that others wait for, too, for the time of its transfer."""
     placed = site(1, 2)
     placed.hold(1)
-    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.0, within={"h:2"}), PlannedPull)
+    assert isinstance(placed.core.planner.pull(ask(), 0.0, within={"h:2"}), Plan)
     tokens = 27_500 * 16 - TOKENS + 1
     filling = Request("f", "/v1/completions", "m", prompt(range(9_000, 9_000 + tokens)), tokens, 0.0)
-    ticket = placed.dispatcher.dispatch(filling, 0.0, within={"h:2"})
-    placed.dispatcher.first_token(ticket, 0.1)
-    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}), PendingPlacement)
-    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), PlannedPull)
-    placed.dispatcher.finished(ticket, Usage(tokens, 1), 0.2)
-    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.2, within={"h:2"}), PlannedPull)
+    ticket = placed.core.dispatcher.dispatch(filling, 0.0, within={"h:2"})
+    placed.core.tickets.first_token(ticket, 0.1)
+    assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}), DecisionRecord)
+    assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), Plan)
+    placed.core.tickets.finished(ticket, Usage(tokens, 1), 0.2)
+    assert isinstance(placed.core.planner.pull(ask(), 0.2, within={"h:2"}), Plan)
 
 
 def beside_a_prefill(site, prompt, **handover):
@@ -207,19 +210,19 @@ def beside_a_prefill(site, prompt, **handover):
     placed.hold(1)
     placed.hold(1, medium="GPU")
     ahead = Request("ahead", "/v1/completions", "m", prompt(range(9_000, 9_500)), 500, 0.0)
-    placed.dispatcher.dispatch(ahead, 0.0, within={"h:1"})
+    placed.core.dispatcher.dispatch(ahead, 0.0, within={"h:1"})
     return placed
 
 
 def test_an_idle_worker_pulls_what_the_policy_would_queue_on_a_busy_one(site, ask, prompt):
     placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9)
     planned = placed.plan(ask())
-    assert planned.decided.decision.ranked[0] == "h:1"
-    assert (planned.worker.id, planned.source.id, planned.by_policy) == ("h:2", "h:1", False)
-    assert planned.cost.pull_s < planned.cost.alone_s
+    assert planned.answer.seen.decision.ranked[0] == "h:1"
+    assert (planned.answer.worker.id, planned.source.id) == ("h:2", "h:1")
+    assert planned.cost.cost_s < planned.cost.alone_s
     sink = Lines()
-    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
-    ticket = placed.dispatcher.pull(ask(), planned, 0.0)
+    placed.core.record(Recorder(sink, lambda: 1_700_000_000.0))
+    ticket = placed.core.planner.reserve(ask(), planned, 0.0)
     assert list(LogReplay(sink.lines)) == [], "no policy decided for this worker"
     assert (ticket.candidate.id, ticket.record.by_policy) == ("h:2", False)
     assert sorted(ticket.record.decision.ranked) == ["h:1", "h:2"]
@@ -238,22 +241,24 @@ def test_an_idle_worker_pulls_what_the_policy_would_queue_on_a_busy_one(site, as
 )
 def test_another_worker_pulls_only_what_its_lane_allows(site, ask, prompt, lane, long_s, pulls):
     placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9)
-    known = placed.dispatcher.dispatch(Request("known", "/v1/completions", "m", None, 10, 0.0), 0.0, within={"h:1"})
-    placed.dispatcher.first_token(known, 0.1)
-    placed.dispatcher.finished(known, Usage(10, 100), 10.0)  # answers take 10 s
-    assert placed.plan(ask()).worker.id == "h:2"
-    lanes = placed.dispatcher._runner.policy
+    known = placed.core.dispatcher.dispatch(
+        Request("known", "/v1/completions", "m", None, 10, 0.0), 0.0, within={"h:1"}
+    )
+    placed.core.tickets.first_token(known, 0.1)
+    placed.core.tickets.finished(known, Usage(10, 100), 10.0)  # answers take 10 s
+    assert placed.plan(ask()).answer.worker.id == "h:2"
+    lanes = placed.core.policies.default.policy
     while not isinstance(lanes, PrefillLanes):
         lanes = lanes.inner
     model_lane = lanes._model_lanes["m"] = ModelLane(0.1)
-    model_lane.plan, model_lane.lane = Plan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
+    model_lane.plan, model_lane.lane = lane_plan.Plan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
     planned = placed.plan(ask())
-    assert (planned is not None and planned.worker.id == "h:2") is pulls
+    assert (planned is not None and planned.answer.worker.id == "h:2") is pulls
 
 
 def test_a_policy_that_does_not_minimise_seconds_keeps_its_worker(site, ask, prompt):
     placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9, policy="lpwl")
-    assert placed.dispatcher.plan_pull(ask(), 0.0).decision.ranked[0] == "h:1"
+    assert placed.core.planner.pull(ask(), 0.0).decision.ranked[0] == "h:1"
 
 
 def test_a_worker_of_less_weight_gets_no_further_pulls(site, ask, prompt):
@@ -263,14 +268,14 @@ def test_a_worker_of_less_weight_gets_no_further_pulls(site, ask, prompt):
 
 
 def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(busy, ask, prompt):
-    ticket = busy.dispatcher.pull(ask(), busy.plan(ask()), 0.0)
+    ticket = busy.core.planner.reserve(ask(), busy.plan(ask()), 0.0)
     slot, tokens = busy.at(2).slot, ask().prompt
     assert busy.residency.match(tokens, [slot])[slot].tokens == 0
-    busy.dispatcher.arrived(ticket)
+    busy.core.tickets.arrived(ticket)
     assert busy.residency.match(tokens, [slot])[slot].tokens == 992
-    busy.dispatcher.first_token(ticket, 0.5)
-    busy.dispatcher.cancelled(ticket, 0.5)
-    busy.dispatcher.arrived(ticket)
+    busy.core.tickets.first_token(ticket, 0.5)
+    busy.core.tickets.cancelled(ticket, 0.5)
+    busy.core.tickets.arrived(ticket)
     assert busy.residency.match(tokens, [slot])[slot].tokens == 0
 
 
@@ -336,13 +341,13 @@ class Lines:
 
 def test_the_policy_decides_once_about_a_request_that_pulls(busy, ask):
     sink, before = Lines(), busy.decisions
-    busy.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
-    ticket = busy.dispatcher.pull(ask(), busy.plan(ask()), 0.0)
+    busy.core.record(Recorder(sink, lambda: 1_700_000_000.0))
+    ticket = busy.core.planner.reserve(ask(), busy.plan(ask()), 0.0)
     assert busy.decisions == before + 1
     (replayed,) = LogReplay(sink.lines)
     assert (replayed.recorded, replayed.same) == (ticket.candidate.id, True)
     assert ticket.record.by_policy
-    with busy.dispatcher.what_ifs.begin(PolicySpec("least_requests")) as what_if:
+    with busy.core.what_ifs.begin(PolicySpec("least_requests")) as what_if:
         assert [one.request.id for one in what_if if one is not None][-1] == "r"
 
 
@@ -351,8 +356,8 @@ def test_the_policy_decides_once_about_a_request_for_which_no_pull_pays(site, as
     placed.hold(1)
     placed.hold(2)
     before = placed.decisions
-    decided = placed.dispatcher.plan_pull(ask(), 0.0)
-    ticket = placed.dispatcher.dispatch(ask(), 0.0, decided=decided)
+    decided = placed.core.planner.pull(ask(), 0.0)
+    ticket = placed.core.dispatcher.dispatch(ask(), 0.0, decided=decided)
     assert ticket.record.decision is decided.decision
     assert placed.decisions == before + 1
 
@@ -374,18 +379,18 @@ def test_a_request_that_waits_for_kv_space_does_not_pull_and_one_that_waits_for_
     busy, ask, until_prefills_done, pulls
 ):
     spec = PolicySpec("marginal_cost")
-    busy.dispatcher.set_policy(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
-    decided = busy.dispatcher.plan_pull(ask(), 0.0)
-    assert isinstance(decided, PlannedPull) is pulls
+    busy.core.policies.default.adopt(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
+    decided = busy.core.planner.pull(ask(), 0.0)
+    assert isinstance(decided, Plan) is pulls
     if not pulls:
-        assert isinstance(busy.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
+        assert isinstance(busy.core.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
 
 
 def test_the_record_of_a_pull_keeps_the_hold_that_the_policy_asked_for(busy, ask):
     planned = busy.plan(ask())
-    decision = msgspec.structs.replace(planned.decided.decision, hold_s=1.0)
-    planned = planned._replace(decided=msgspec.structs.replace(planned.decided, decision=decision))
-    assert busy.dispatcher.pull(ask(), planned, 0.0).record.decision.hold_s == 1.0
+    seen = planned.answer.seen
+    seen.decision = msgspec.structs.replace(seen.decision, hold_s=1.0)
+    assert busy.core.planner.reserve(ask(), planned, 0.0).record.decision.hold_s == 1.0
 
 
 def means_of(policy):
@@ -402,29 +407,30 @@ def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
         placed.hold(1, range(10_000 * number, 10_000 * number + 992))
     spec = PolicySpec("marginal_cost", hold=True, lanes=True)
     policy = build_policy(spec, random.Random(0))
-    placed.dispatcher.set_policy(policy, spec)
+    placed.core.policies.default.adopt(policy, spec)
     sink, rng, now_s, made = Lines(), random.Random(4), 0.0, {}
-    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
-    dispatcher = placed.dispatcher
+    placed.core.record(Recorder(sink, lambda: 1_700_000_000.0))
+    core = placed.core
     for number in range(80):
         now_s += rng.expovariate(20.0)
         tokens = TOKENS if number % 5 == 0 else rng.choice([100, 500, 4_000])
         ids = prompt(range(10_000 * number, 10_000 * number + tokens))
         request = Request(f"r{number}", "/v1/completions", "m", ids, tokens, now_s, stream=True)
-        pair = dispatcher.plan_handover(request, now_s) if number > 30 else None
-        decided = dispatcher.plan_pull(request, now_s)
+        pair = core.planner.pair(request, now_s) if number > 30 else None
+        decided = core.planner.pull(request, now_s)
         if pair is not None:
-            tickets = dispatcher.hand_over(request, pair, now_s)
-        elif isinstance(decided, PlannedPull):
-            tickets = (dispatcher.pull(request, decided, now_s),)
+            answer = core.planner.reserve(request, pair, now_s)
+            tickets = answer.prefill, answer
+        elif isinstance(decided, Plan):
+            tickets = (core.planner.reserve(request, decided, now_s),)
         else:
-            tickets = (dispatcher.dispatch(request, now_s, decided=decided),)
+            tickets = (core.dispatcher.dispatch(request, now_s, decided=decided),)
         made[request.id] = pair is not None, decided is not None
         for ticket in tickets:
             now_s += 60e-6 * tokens
-            dispatcher.first_token(ticket, now_s)
+            core.tickets.first_token(ticket, now_s)
             if number % 3:
-                dispatcher.finished(ticket, Usage(tokens, 1), now_s)
+                core.tickets.finished(ticket, Usage(tokens, 1), now_s)
     assert len(set(made.values())) == 4
     lines = [decode(line) for line in sink.lines]
     carried_out = {line.request.id for line in lines if isinstance(line, DecisionLine) and line.reserved}
@@ -440,19 +446,19 @@ def test_a_pull_costs_more_beside_one_that_is_under_way(site, ask, prompt):
     placed.hold(1)
     placed.busy(1, prompt, 5)
     first = placed.plan(ask())
-    ticket = placed.dispatcher.pull(ask(), first, 0.0)
+    ticket = placed.core.planner.reserve(ask(), first, 0.0)
     beside = placed.plan(ask())
     waits_s = 2 * 992 / 2 / 100_000  # the new one waits for half of the other, and the other as long for it
-    assert beside.cost.pull_s - first.cost.pull_s == pytest.approx(waits_s, rel=0.2)
-    placed.dispatcher.cancelled(ticket, 0.0)
-    assert placed.plan(ask()).cost.pull_s == pytest.approx(first.cost.pull_s)
+    assert beside.cost.cost_s - first.cost.cost_s == pytest.approx(waits_s, rel=0.2)
+    placed.core.tickets.cancelled(ticket, 0.0)
+    assert placed.plan(ask()).cost.cost_s == pytest.approx(first.cost.cost_s)
 
 
 def test_pulls_learn_the_speed_of_their_own_links(busy, ask):
     planned = busy.plan(ask(stream=True))
-    ticket = busy.dispatcher.pull(ask(stream=True), planned, 0.0)
-    busy.dispatcher.transferred(busy.dispatcher.pull_begins(planned, ticket, 0.0), 2.0)
-    (link,) = busy.dispatcher.links(2.0)
+    ticket = busy.core.planner.reserve(ask(stream=True), planned, 0.0)
+    busy.core.planner.transferred(busy.core.planner.transfer(ticket, 0.0, planned), 2.0)
+    (link,) = busy.core.planner.known_links(2.0)
     assert (link.kind, link.sender.id, link.receiver.id) == ("pull", "h:1", "h:2")
     assert 992 / link.tokens_per_s > 0.5
     assert busy.plan(ask(first=0), 2.0) is None

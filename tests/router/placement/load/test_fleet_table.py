@@ -10,12 +10,13 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import FleetView
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Dispatcher, Ticket
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.learning.speed import Speed, median_speed
 from router.placement.load import fleet_load
 from router.placement.load.fleet_table import FIELDS, STALE_S, FleetTable
 from router.placement.request import FailurePoint, Request, Usage
+from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 
 WHOLE = (
@@ -38,13 +39,13 @@ class Compared:
         self.prompt, self.facts, self.now_s, self.ports, self.decisions = prompt, facts, 0.0, 0, 0
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency)
-        self.dispatcher = Dispatcher(
+        self.core = DecisionCore(
             self.fleet, self.residency, build_policy(PolicySpec(policy), random.Random(0)), spec=PolicySpec(policy)
         )
         self.tickets: list[Ticket] = []
         self.seen: set[str] = set()
         """The facts that were above 0 in some comparison."""
-        self.loads = self.dispatcher._loads
+        self.loads = self.core.loads
         self.columns = self.loads.columns
         self.loads.columns = self._compared
         self.common_speed, self.loads.common_speed = self.loads.common_speed, self._common_speed
@@ -96,7 +97,7 @@ class Compared:
         return Request(f"r{self.decisions}", "/v1/completions", "m", prompt, tokens, self.now_s, **fields)
 
     def ask(self, *args, **fields):
-        answer = self.dispatcher.dispatch(self.request(*args, **fields), self.now_s)
+        answer = self.core.dispatcher.dispatch(self.request(*args, **fields), self.now_s)
         if isinstance(answer, Ticket):
             self.tickets.append(answer)
             return answer
@@ -111,17 +112,17 @@ class Compared:
             if ticket is None:
                 return
             self.now_s += 0.01 + pace * TOKEN_S * ticket.reservation.uncached_tokens * (1.0 + 0.1 * (number % 3))
-            self.dispatcher.first_token(ticket, self.now_s)
-            self.dispatcher.progress(ticket, 5 + number)
+            self.core.tickets.first_token(ticket, self.now_s)
+            self.core.tickets.progress(ticket, 5 + number)
             self.now_s += (5 + number) * (0.001 + 1e-6 * tokens)
-            self.dispatcher.finished(ticket, Usage(tokens, 5 + number, ticket.predicted_cached_tokens), self.now_s)
+            self.core.tickets.finished(ticket, Usage(tokens, 5 + number, ticket.predicted_cached_tokens), self.now_s)
 
     def serve(self, ticket):
         self.now_s += TOKEN_S * ticket.reservation.uncached_tokens
-        self.dispatcher.first_token(ticket, self.now_s)
+        self.core.tickets.first_token(ticket, self.now_s)
         self.now_s += 0.2
         tokens = ticket.reservation.context_tokens
-        self.dispatcher.finished(ticket, Usage(tokens, 20, ticket.predicted_cached_tokens), self.now_s)
+        self.core.tickets.finished(ticket, Usage(tokens, 20, ticket.predicted_cached_tokens), self.now_s)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def arrays(monkeypatch):
 
 
 def step(rig, action, draw):
-    dispatcher = rig.dispatcher
+    core = rig.core
     if action == "wait":
         rig.now_s += draw(st.sampled_from(STEPS_S))
     elif action == "join":
@@ -165,19 +166,19 @@ def step(rig, action, draw):
     elif rig.tickets:
         ticket = draw(st.sampled_from(rig.tickets[-8:]))
         if action == "first":
-            dispatcher.first_token(ticket, rig.now_s)
+            core.tickets.first_token(ticket, rig.now_s)
         elif action == "progress":
-            dispatcher.progress(ticket, draw(st.integers(0, 50)))
+            core.tickets.progress(ticket, draw(st.integers(0, 50)))
         elif action == "finish":
-            dispatcher.finished(ticket, Usage(None, 30, 16), rig.now_s, status=draw(st.sampled_from([200, 400])))
+            core.tickets.finished(ticket, Usage(None, 30, 16), rig.now_s, status=draw(st.sampled_from([200, 400])))
         elif action == "serve":
             rig.serve(ticket)
         elif action == "cancel":
-            dispatcher.cancelled(ticket, rig.now_s)
+            core.tickets.cancelled(ticket, rig.now_s)
         elif action == "fail":
-            dispatcher.failed(ticket, draw(st.sampled_from(FailurePoint)), rig.now_s, "drawn")
+            core.tickets.failed(ticket, draw(st.sampled_from(FailurePoint)), rig.now_s, "drawn")
         elif not ticket.ended:
-            again = dispatcher.retry(ticket, FailurePoint.REFUSED, rig.now_s, "drawn")
+            again = core.dispatcher.retry(ticket, FailurePoint.REFUSED, rig.now_s, "drawn")
             if isinstance(again, Ticket):
                 rig.tickets.append(again)
 
@@ -195,8 +196,8 @@ def test_columns_equal_views_after_any_events(facts, prompt, data):
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), min_size=10, max_size=30)):
         step(rig, action, data.draw)
         if data.draw(st.booleans()):
-            rig.dispatcher.explain(rig.request(320), rig.now_s)
-    rig.dispatcher.explain(rig.request(320), rig.now_s)
+            rig.core.explainer.explain(rig.request(320), rig.now_s)
+    rig.core.explainer.explain(rig.request(320), rig.now_s)
     assert rig.decisions
 
 
@@ -209,11 +210,11 @@ def test_waiting_requests_from_elsewhere_count_alike(facts, prompt):
     rig.learn(endpoint)
     tickets = [rig.ask(100, 1_000 * number) for number in range(1, 6)]
     for ticket in tickets:
-        rig.dispatcher.first_token(ticket, rig.now_s)
+        rig.core.tickets.first_token(ticket, rig.now_s)
     for _ in range(2):
         rig.now_s += 1.0
         rig.fleet.load_reported(endpoint.id, LoadReport(0, 0, 3, 0.0), rig.now_s)
-    rig.dispatcher.explain(rig.request(320), rig.now_s)
+    rig.core.explainer.explain(rig.request(320), rig.now_s)
 
 
 def test_the_table_of_4096_workers_takes_less_than_8_mb():
@@ -236,7 +237,7 @@ def test_the_common_speed_leaves_out_workers_that_have_left(facts, prompt, leave
     rig.fleet.remove(gone.id)
     rig.ask(100, 60_000)
     rig.now_s += 0.3
-    rig.dispatcher.first_token(ticket, rig.now_s)
+    rig.core.tickets.first_token(ticket, rig.now_s)
     loads = [rig.loads.of(candidate) for candidate in rig.fleet.candidates]
     assert rig.loads.common_speed() == median_speed([load.learned for load in loads])
 

@@ -51,8 +51,8 @@ async def test_other_inference_paths_are_forwarded_unread(rig, path):
     reply = await gate.ask(post(path.encode(), body))
     assert reply.status == 200
     assert gate.workers[0].requests[0].body == body
-    assert gate.dispatcher.requests[0].prompt is None
-    assert gate.dispatcher.requests[0].model == ("m" if "audio" not in path else None)
+    assert gate.recorded.requests[0].prompt is None
+    assert gate.recorded.requests[0].model == ("m" if "audio" not in path else None)
 
 
 async def test_an_unknown_body_is_left_to_the_worker(rig):
@@ -257,7 +257,7 @@ async def test_the_access_log_has_placement_and_token_counts(rig, caplog):
     (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
     assert (line["model"], line["route"], line["attempts"]) == ("m", "default", 1)
     assert (line["worker"], line["worker_name"]) == (gate.workers[0].id, "left")
-    assert line["policy"] == gate.dispatcher.decisions(1)[0].policy
+    assert line["policy"] == gate.core.log.latest(1)[0].policy
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (40, 32, 3)
     assert line["events"] >= 2
     assert not {"left_in", "error", "key_name"} & line.keys()
@@ -319,13 +319,13 @@ PREFIX_NAMES = [
 async def test_a_prefix_is_named_by_the_header_of_the_setting(rig, sent, name):
     gate = await rig(answer_json, prefix_name_header="X-Prompt-Name")
     await gate.ask(post(body=b'{"model":"m","messages":[]}', extra=b"x-prompt-name: %s\r\n" % sent))
-    assert [request.prefix_name for request in gate.dispatcher.requests] == [name]
+    assert [request.prefix_name for request in gate.recorded.requests] == [name]
 
 
 async def test_without_the_setting_no_prefix_is_named(rig):
     gate = await rig(answer_json)
     await gate.ask(post(body=b'{"model":"m","messages":[]}', extra=b"x-prompt-name: support\r\n"))
-    assert [request.prefix_name for request in gate.dispatcher.requests] == [None]
+    assert [request.prefix_name for request in gate.recorded.requests] == [None]
 
 
 async def test_session_and_priority_are_read_from_headers(rig):
@@ -333,7 +333,7 @@ async def test_session_and_priority_are_read_from_headers(rig):
     body = b'{"model":"m","messages":[],"session_id":"in-body","priority":3,"max_tokens":7}'
     await gate.ask(post(body=body, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: -2\r\n"))
     await gate.ask(post(body=PLAIN, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: odd\r\n"))
-    first, second = gate.dispatcher.requests
+    first, second = gate.recorded.requests
     assert (first.session_id, first.priority, first.max_tokens) == ("in-body", -2, 7)
     assert (second.session_id, second.priority, second.max_tokens) == ("in-header", 0, None)
 
@@ -349,7 +349,7 @@ async def test_request_kind_and_output_hint_are_read(rig):
         (PLAIN, hint + b"-1\r\n"),
     ):
         await gate.ask(post(body=body, extra=extra))
-    seen = [(one.kind.value, one.hinted_tokens) for one in gate.dispatcher.requests]
+    seen = [(one.kind.value, one.hinted_tokens) for one in gate.recorded.requests]
     assert seen == [("single", None), ("conversation", 900), ("agent", None), ("single", None)]
     assert gate.workers[0].requests[1].header(b"x-warmroute-expected-output-tokens") == b"900"
 
@@ -367,4 +367,4 @@ async def test_a_dry_run_sends_no_request(rig):
     assert (request.model, request.prompt, request.prompt_tokens) == ("e", None, 8)
     with pytest.raises(RequestError, match="no such path"):
         await gate.gateway.preview("/sleep", {}, b"")
-    assert gate.dispatcher.events == []
+    assert gate.recorded.events == []

@@ -31,13 +31,13 @@ async def test_a_tunnel_carries_bytes_until_one_side_closes(rig):
     assert seen.lines[0] == b"GET /v1/realtime?model=m&x=y HTTP/1.1"
     assert seen.header(b"upgrade") == b"websocket"
     assert seen.header(b"connection") == b"keep-alive, Upgrade"
-    assert gate.dispatcher.requests[0].model == "m"
+    assert gate.recorded.requests[0].model == "m"
     for size in (1, 100_000):
         client.writer.write(b"\x81" * size)
         assert await client.reader.readexactly(size) == b"\x81" * size
     client.leave()
     await asyncio.wait_for(seen.gone.wait(), WAIT_S)
-    assert gate.dispatcher.events == ["ticket", "finished 200"]
+    assert gate.recorded.events == ["ticket", "finished 200"]
     assert gate.idle
 
 

@@ -29,9 +29,9 @@ async def test_tokens_of_an_answer_without_usage_are_counted(rig, reads, count):
         await script.say(END)
 
     gate = await rig(script)
-    finished = gate.dispatcher.finished
+    finished = gate.core.tickets.finished
     counted = []
-    gate.dispatcher.finished = lambda ticket, *given, **named: (
+    gate.core.tickets.finished = lambda ticket, *given, **named: (
         counted.append(ticket.reservation.output_tokens),
         finished(ticket, *given, **named),
     )

@@ -1,18 +1,17 @@
 import asyncio
 import json
-from types import SimpleNamespace
 
 import pytest
 
-from policies.handover_cost import PairCost, PullCost
+from policies.handover_cost import MoveCost
 from router.gateway.layers.handover.handover import KvHandover
 from router.gateway.layers.handover.kv_plans import KvPlans
 from router.gateway.layers.handover.kv_pull import KvPull, Pulls
 from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
-from router.placement.handover.pulls import PlannedPull
-from router.placement.placer import PendingPlacement
+from router.placement.decision_log.decisions import DecisionRecord
+from router.placement.handover.plan import Plan
 from router.placement.request import Request
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.handover.test_pulls import TOKENS, Site
@@ -29,13 +28,13 @@ class Fleet:
         for number in range(3):
             ids = make_prompt(range(5_000, 6_000))
             stream = Request(f"s{number}", "/v1/completions", "m", ids, 10, 0.0)
-            self.site.dispatcher.first_token(self.site.dispatcher.dispatch(stream, 0.0), 0.0)
+            self.site.core.tickets.first_token(self.site.core.dispatcher.dispatch(stream, 0.0), 0.0)
         if held:
             self.site.hold(1)
         config, metrics = self.site.config, GatewayMetrics(Registry())
         loop = asyncio.get_running_loop()
-        handovers = Handovers(config, self.site.dispatcher, self.site.fleet, loop, metrics, 5.0)
-        self.kv_plans = KvPlans(handovers, Pulls(config, self.site.dispatcher, metrics.pulls))
+        handovers = Handovers(config, self.site.core, self.site.fleet, loop, metrics, 5.0)
+        self.kv_plans = KvPlans(self.site.core.planner, handovers, Pulls(config, self.site.core, metrics.pulls))
         self.before = self.site.decisions
 
     def begin(self, body=PLAIN, path="/v1/completions"):
@@ -54,20 +53,18 @@ async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
     assert fleet.decided == held
 
 
-@pytest.mark.parametrize(("delay_s", "plan"), [(0.4, "pair"), (0.2, "pull")])
-def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(delay_s, plan):
-    cost = PullCost(0, 100, 100, 0.1, pull_s=6.0, alone_s=12.0, delay_s=delay_s)  # it saves more than the pair
-    pull = PlannedPull(None, None, None, cost)
-    planned = SimpleNamespace(cost=PairCost(0, 0, pair_s=0.3, alone_s=4.0), at_any_cost=False)
-    pair = SimpleNamespace(planned=planned, begin=lambda *_: "pair")
-    handovers = SimpleNamespace(plan=lambda *_, **__: pair)
-    pulls = SimpleNamespace(plan=lambda *_, **__: pull, begin=lambda *_: "pull")
-    request = Request("r", "/v1/completions", "m", make_prompt(range(100)), 100, 0.0)
-    assert KvPlans(handovers, pulls).begin(request, {}, b"{}", 0.0, None, trusted=False) == plan
+@pytest.mark.parametrize(("delay_s", "kind"), [(0.4, "handover"), (0.2, "pull")])
+async def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(monkeypatch, delay_s, kind):
+    planner = Fleet().site.core.planner
+    pull = MoveCost(0, 0, 100, 100, 0.1, 0.0, cost_s=6.0, alone_s=12.0, delay_s=delay_s)  # it saves more than the pair
+    pair = MoveCost(0, 0, 100, 100, 0.0, 0.0, cost_s=0.3, alone_s=4.0, delay_s=0.3)
+    monkeypatch.setattr(planner, "pull", lambda *_, **__: Plan("pull", (), None, pull))
+    monkeypatch.setattr(planner, "pair", lambda *_, **__: Plan("handover", (), None, pair))
+    assert planner.plan(None, 0.0, lambda plan: True).kind == kind
 
 
 async def test_the_body_of_a_pull_beside_a_pair_is_read_once(monkeypatch):
-    monkeypatch.setattr("router.gateway.layers.handover.kv_pull.outermost", None)
+    monkeypatch.setattr("router.gateway.layers.handover.kv_plans.outermost", None)
     assert isinstance(Fleet(held=True).begin(), KvPull)
 
 
@@ -81,6 +78,6 @@ async def test_a_body_that_the_pairs_connector_does_not_allow_may_be_pulled():
 
 async def test_a_body_that_needs_one_worker_leaves_the_policys_only_decision():
     fleet = Fleet(held=True)
-    assert isinstance(fleet.begin(PLAIN | {"echo": True}), PendingPlacement)
+    assert isinstance(fleet.begin(PLAIN | {"echo": True}), DecisionRecord)
     assert fleet.decided == 1
     assert Fleet().begin(PLAIN | {"echo": True}) is None
