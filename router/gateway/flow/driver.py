@@ -20,7 +20,7 @@ from router.gateway.flow.deadlines import Deadline
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
-from router.gateway.flow.plan import After, LegPlan
+from router.gateway.flow.plan import After, RequestPlan
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import GatewayServices, RequestClient
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
@@ -272,10 +272,12 @@ class RequestDriver:
         started_s = perf_counter() if self._outbound.layers else 0.0
         placed = services.placements.place(self._outbound, request, state, self._flow.since_s, now_s)
         for layer in self._outbound.layers:
-            layer.decided(placed.noted if isinstance(placed, LegPlan) else placed, now_s, perf_counter() - started_s)
+            layer.decided(
+                placed.noted if isinstance(placed, RequestPlan) else placed, now_s, perf_counter() - started_s
+            )
         if isinstance(placed, Ticket):
             self._begin(placed)
-        elif isinstance(placed, LegPlan):
+        elif isinstance(placed, RequestPlan):
             self._outbound.plan = placed
             self._flow.legs = placed.sequence
             self._begin(placed.first)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from router.gateway.flow.layer import Layer
-from router.gateway.flow.plan import LegPlan
+from router.gateway.flow.plan import RequestPlan
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.http.upstream.headers import request_to_worker
@@ -67,7 +67,7 @@ class OutboundRequest:
         """What was read of `body`, if it is a form."""
         self.route_slot: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
-        self.plan: LegPlan | None = None
+        self.plan: RequestPlan | None = None
         """How workers share the request, also after that was given up."""
         self.named: str | None = None
         """The model that the body, or the query, names."""

@@ -10,7 +10,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.plan import LegPlan, Planner
+from router.gateway.flow.plan import Planner, RequestPlan
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
 from router.gateway.metrics import GatewayMetrics
@@ -27,7 +27,7 @@ from router.placement.retry_budget import tried
 from router.placement.ticket_life import Tickets
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
-Placement: TypeAlias = Ticket | LegPlan | Queued | Held | RequestError
+Placement: TypeAlias = Ticket | RequestPlan | Queued | Held | RequestError
 """Load reserved on one worker, on two that share the request, or on one that pulls; no worker is ready; the policy
 holds the request; or the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
@@ -107,7 +107,7 @@ class PlacementGate:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> LegPlan | DecisionRecord | RequestError | None:
+    ) -> RequestPlan | DecisionRecord | RequestError | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.

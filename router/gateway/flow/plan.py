@@ -22,7 +22,7 @@ from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 
 
-class Leg(NamedTuple):
+class PlannedLeg(NamedTuple):
     """One attempt of a plan.
 
     With `collects` its answer is kept whole for the plan; otherwise it goes to the client. `limit_s` is the longest
@@ -84,7 +84,7 @@ Within: TypeAlias = Callable[[tuple[str, ...]], frozenset[str] | None]
 """Returns the endpoints that the request may go to, without those that failed; None for all. Raises RequestError."""
 
 
-class LegPlan:
+class RequestPlan:
     """How workers share one request. The methods of this class are those of a plan with one leg and nothing beside."""
 
     steps: ClassVar[int] = 1
@@ -106,7 +106,7 @@ class LegPlan:
         """How many legs the flow's table runs, one after the other."""
         return self.steps
 
-    def leg(self, ticket: Ticket, now_s: float) -> Leg:
+    def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
         """Return what an attempt with this ticket is in the plan."""
         raise NotImplementedError
 
@@ -199,7 +199,7 @@ class Planner(Protocol):
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> LegPlan | DecisionRecord | RequestError | None:
+    ) -> RequestPlan | DecisionRecord | RequestError | None:
         """Return a plan whose load is reserved, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked.

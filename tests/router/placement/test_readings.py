@@ -7,7 +7,7 @@ from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.metrics.registry import Registry
-from router.placement.dispatcher import Dispatcher
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.scaling import Needed
 from router.placement.handover.links import Link
@@ -42,7 +42,6 @@ def test_fleet_readings_have_states_and_loads():
     assert read["warmroute_worker_state", ("h:1", "ready")] == 1
     assert read["warmroute_worker_state", ("h:1", "starting")] == 0
     assert read["warmroute_worker_state", ("down:2", "starting")] == 1
-    assert read["warmroute_worker_prefix_tokens", ("h:1", "hit")] == 60
     assert not any(labels == ("down:2",) for _, labels in read)
 
 
@@ -71,9 +70,9 @@ def test_scaling_readings_leave_out_what_was_not_measured():
     roles = {"mixed": Needed(2, 0.5, 0.3, 0.1, 0.9, 3), "down": Needed(0, 0.0, 0.0, 0.0, None, 4)}
     read = {(name.removeprefix("warmroute_"), *labels): value for name, labels, value in scaling_readings(roles)}
     assert read == {
-        ("desired_replicas", "mixed"): 3, ("ready_replicas", "mixed"): 2, ("role_service_level_ratio", "mixed"): 0.9,
+        ("desired_replicas", "mixed"): 3, ("role_service_level_ratio", "mixed"): 0.9,
         ("role_utilisation_ratio", "mixed", "kv_cache"): 0.5, ("role_utilisation_ratio", "mixed", "prefill"): 0.3,
-        ("role_queued_prefill_seconds", "mixed"): 0.1, ("desired_replicas", "down"): 4, ("ready_replicas", "down"): 0,
+        ("role_queued_prefill_seconds", "mixed"): 0.1, ("desired_replicas", "down"): 4,
     }  # fmt: skip
 
 
@@ -84,7 +83,6 @@ def test_residency_readings_have_views_and_links():
     residency.slot(slot).ingest(0, b"nonsense")
     residency.slot(slot).ingest(4, b"nonsense")
     read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
-    assert read["warmroute_index_hashes", ()] == 0
     assert read["warmroute_view_residency", ("h:1", "unknown")] == 1
     assert read["warmroute_view_residency", ("h:1", "exact")] == 0
     assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_faults", ("h:1", "batch")) in read
@@ -95,26 +93,26 @@ def test_residency_readings_have_views_and_links():
 
 def readings_of(fleet, residency, registry=None):
     policy = build_policy(PolicySpec("round_robin"), random.Random(0))
-    dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"), registry=registry)
-    return dispatcher, PlacementReadings(fleet, residency, dispatcher, lambda now_s: {}, lambda: 2.0)
+    core = DecisionCore(fleet, residency, policy, spec=PolicySpec("round_robin"), registry=registry)
+    return core, PlacementReadings(fleet, residency, core, lambda now_s: {}, lambda: 2.0)
 
 
 def test_what_placement_reads_follows_a_request_and_is_in_the_catalogue():
     registry = Registry()
-    dispatcher, part = readings_of(*fleet_of_one(), registry)
-    dispatcher.pinned.statistics = lambda present: dict.fromkeys(map(str, present), 968)
+    core, part = readings_of(*fleet_of_one(), registry)
+    core.pinned.statistics = lambda present: dict.fromkeys(map(str, present), 968)
 
     def read():
         return {(name.removeprefix("warmroute_"), *labels): value for name, labels, value in part.readings()}
 
     before = read()
-    placed = dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10_000, 2.0), 2.0)
+    placed = core.dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10_000, 2.0), 2.0)
     assert isinstance(placed, Ticket)
     after = read()
     assert after["queued_prefill_seconds", "h:1"] > before["queued_prefill_seconds", "h:1"]
     assert before["worker_stuck_kv_tokens", "h:1"] == 968
     assert before["desired_replicas", "mixed"] == 1 and before["decision_log_lost_windows",] == 0
-    dispatcher.named_statistics = lambda: {"recorded": {"lost_windows": 1}}
+    core.policies.statistics = lambda: {"recorded": {"lost_windows": 1}}
     assert read()["decision_log_lost_windows",] == 1
     text = page(asyncio.run(Exposition(registry, [part]).snapshot()))[0]
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10000.0' in text

@@ -16,7 +16,7 @@ from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.errors import RequestError
 from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome
-from router.gateway.flow.plan import After, Leg, LegPlan, PlanHost, PlannedAttempt, Within
+from router.gateway.flow.plan import After, PlanHost, PlannedAttempt, PlannedLeg, RequestPlan, Within
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
 from router.gateway.layers.handover.prefill_peers import HandoverParts
@@ -40,7 +40,7 @@ DECODE_FAILED: Final = "decode_failed"
 STOPPED: Final = "stopped"
 
 
-class KvHandover(LegPlan):
+class KvHandover(RequestPlan):
     """The handover of one request: its two reservations, and what the prefill worker handed over.
 
     It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.
@@ -102,10 +102,10 @@ class KvHandover(LegPlan):
     def sequence(self) -> int:
         return 1 if self.together else self.steps
 
-    def leg(self, ticket: Ticket, now_s: float) -> Leg:
+    def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
         prefills = ticket is self.prefill
         name = "prefill" if prefills else "decode"
-        return Leg(name, prefills, self.limit_s(ticket, now_s))
+        return PlannedLeg(name, prefills, self.limit_s(ticket, now_s))
 
     def request_id(self, ticket: Ticket) -> bytes | None:
         """Return the X-Request-Id by which the two workers pair their requests."""
@@ -374,8 +374,8 @@ class SidecarHandover(KvHandover):
     def first(self) -> Ticket:
         return self.decode
 
-    def leg(self, ticket: Ticket, now_s: float) -> Leg:
-        return Leg("decode", False, self.limit_s(ticket, now_s))
+    def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
+        return PlannedLeg("decode", False, self.limit_s(ticket, now_s))
 
     def worker_line(self, ticket: Ticket) -> bytes:
         return header_line(self.prefill.candidate.endpoint.endpoint) if self.depends_at(ticket) else b""

@@ -13,7 +13,7 @@ from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.request_body import with_params
 from router.config.model import HandoverConfig
 from router.gateway.flow.outcomes import AttemptEvent
-from router.gateway.flow.plan import After, Leg, LegPlan, PlannedAttempt, Within
+from router.gateway.flow.plan import After, PlannedAttempt, PlannedLeg, RequestPlan, Within
 from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.core import DecisionCore
@@ -31,7 +31,7 @@ _PLAIN_AFTER: Final = frozenset({FailurePoint.SENT, FailurePoint.LATE, FailurePo
 """After failures at these points, the request may run once more without the pull."""
 
 
-class KvPull(LegPlan):
+class KvPull(RequestPlan):
     """The pull of one request: its placement, and what became of it.
 
     It is settled once, with its outcome. After `FAILED` the request runs without a pull.
@@ -57,8 +57,8 @@ class KvPull(LegPlan):
     def depends_at(self, ticket: Ticket) -> bool:
         return ticket is self.ticket and not self._settled
 
-    def leg(self, ticket: Ticket, now_s: float) -> Leg:
-        return Leg("", False, self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf)
+    def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
+        return PlannedLeg("", False, self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf)
 
     def added_to(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
         return msgspec.structs.replace(made, body=self._pulling(ticket, made.body, now_s))
