@@ -199,8 +199,7 @@ class GatewayProcess:
             return Replica(self.config, replica=self._resources.replica, process=number, placements=placements)
         assert self._replica_ledger is not None, "one process alone has one beside other replicas"
         own = self._replica_ledger
-        rows, use, pins = own.rows, own.use, own.pins
-        return Replica(self.config, rows=rows, use=use, pins=pins, control=self.control, placements=placements)
+        return Replica(self.config, rows=own.rows, use=own.use, control=self.control, placements=placements)
 
     def _build_view(self) -> GatewayView:
         placement = PlacementReadings(self.fleet, self.residency, self.core, self.gateway.attainment, self.now_s)

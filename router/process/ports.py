@@ -93,7 +93,6 @@ class Ports:
         own = self._ledger
         addresses = await self._gateway.start(
             listeners.public if listeners is not None else None,
-            pins=own.ledger.pins(self._pinnable) if own is not None else None,
             limits=own.limits if own is not None else None,
         )
         self.leave_queue = listeners is not None

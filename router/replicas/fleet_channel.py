@@ -10,11 +10,10 @@ import msgspec
 
 from router.metrics.instruments import Reading
 from router.replicas import messages
-from router.replicas.fleet_pins import FleetPins
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import FleetRows, HostRows
 from router.replicas.fleet_use import FleetUse
-from router.replicas.messages import NOTHING, FleetMessage, Pinned, StateVersion, Uses
+from router.replicas.messages import NOTHING, FleetMessage, StateVersion, Uses
 from router.replicas.senders import SILENCE_S, Senders
 
 TICK_S = 0.02
@@ -31,7 +30,7 @@ PLACING_HEARTBEAT_S = 0.4
 class FleetChannel:
     """Make the batches of one process and take in those of others. Pure: the line brings bytes and time.
 
-    Process 0 of a replica has `rows`, `use` and `pins`, and speaks for the replica. The others send and hear placements
+    Process 0 of a replica has `rows` and `use`, and speaks for the replica. The others send and hear placements
     alone.
     """
 
@@ -44,7 +43,6 @@ class FleetChannel:
         state: Callable[[], StateVersion] = StateVersion,
         use: FleetUse | None = None,
         placements: FleetPlacements | None = None,
-        pins: FleetPins | None = None,
     ) -> None:
         self.senders = Senders(replica)
         self.malformed = 0
@@ -58,7 +56,6 @@ class FleetChannel:
         self._seq = itertools.count(1)
         self._sent: tuple[int, float] = (0, 0.0)
         self._placements = placements
-        self._pins = pins
         self._heartbeat_s = HEARTBEAT_S if process == 0 else PLACING_HEARTBEAT_S
         self._echo_s = self._since_s = -math.inf
         """Time of the last own message that came back, and of the first one without a gap."""
@@ -70,22 +67,19 @@ class FleetChannel:
         self._expire(now_s)
         whole, rows = self._rows.out(now_s) if self._rows is not None else (False, [])
         placed = self._placements.out(now_s) if self._placements is not None else []
-        uses, pinned = self._uses(now_s), self._pins.out(now_s) if self._pins is not None else Pinned()
+        uses = self._uses(now_s)
         parts = (
             messages.packed(rows) if rows else NOTHING,
             messages.packed(placed) if placed else NOTHING,
             messages.packed(uses) if uses.rows or uses.whole else NOTHING,
-            messages.packed(pinned) if pinned.fresh or pinned.known else NOTHING,
         )
         said = whole or any(part is not NOTHING for part in parts)
         if not said and now_s - self._sent[1] < self._heartbeat_s:
             return None
         self._sent = (next(self._seq), now_s)
-        loads, placements, use, pins = parts
+        loads, placements, use = parts
         return messages.encode(
-            FleetMessage(
-                *self._sender, self._started_s, self._sent[0], whole, loads, placements, self._state(), use, pins
-            )
+            FleetMessage(*self._sender, self._started_s, self._sent[0], whole, loads, placements, self._state(), use)
         )
 
     def _uses(self, now_s: float) -> Uses:
@@ -99,7 +93,7 @@ class FleetChannel:
         return min(HEARTBEAT_S, TICK_S * math.ceil((1 + len(self.senders)) / SENDERS_PER_TICK))
 
     def lost(self) -> None:
-        for part in (self._rows, self._use, self._pins):
+        for part in (self._rows, self._use):
             if part is not None:
                 part.lost()
 
@@ -134,7 +128,6 @@ class FleetChannel:
         rows = messages.ROWS.decode(batch.rows) if self._rows is not None and batch.process == 0 else []
         uses = messages.USES.decode(batch.use) if self._use is not None and batch.process == 0 else None
         placed = messages.PLACED.decode(batch.placed) if self._placements is not None else []
-        pinned = messages.PINNED.decode(batch.pins) if self._pins is not None and batch.process == 0 else None
         known = (batch.replica, batch.process) in self.senders
         if not self.senders.heard(batch, now_s):
             return
@@ -147,8 +140,6 @@ class FleetChannel:
             self._rows.heard(batch.replica, batch.whole, rows, now_s)
         if self._use is not None and uses is not None:
             self._use.heard(batch.replica, batch.seq, uses, now_s)
-        if self._pins is not None and pinned is not None:
-            self._pins.heard(pinned, new=not known)
 
     def readings(self) -> Iterator[Reading]:
         if self._rows is not None:

@@ -19,8 +19,6 @@ MOST_BLOCKS = 65_536
 MOST_MESSAGE_BLOCKS = 2 * 131_072
 """Blocks of all placements of a message. Further placements are not taken in."""
 MOST_STEPS = 1_024
-MOST_PINS = 8_192
-PIN_BYTES = 16
 
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Sum = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -85,16 +83,6 @@ class Uses(Struct, array_like=True, frozen=True):
     rows: Annotated[list[Used], Meta(max_length=MOST_USES)] = []
 
 
-class Pinned(Struct, array_like=True, frozen=True):
-    """Workers of stored responses: for each the response's hash, and the worker's XORed with it, 8 bytes little-endian.
-
-    `fresh` were learned since the last message, `known` at any time.
-    """
-
-    fresh: Annotated[bytes, Meta(max_length=PIN_BYTES * MOST_PINS)] = b""
-    known: Annotated[bytes, Meta(max_length=PIN_BYTES * MOST_PINS)] = b""
-
-
 class StateVersion(Struct, array_like=True, frozen=True, order=True):
     """The version of the shared changes that a replica has, and the random name of the change that made it."""
 
@@ -106,7 +94,7 @@ class FleetMessage(Struct, array_like=True, frozen=True):
     """What one process tells the fleet. Process 0 speaks for its replica; the others send placements alone.
 
     `rows` are `Row`s that have changed, or with `whole` all that are not zero. `placed` are `Placed`s. `use` is
-    `Uses`, `pins` `Pinned`.
+    `Uses`.
     """
 
     replica: Name
@@ -118,13 +106,11 @@ class FleetMessage(Struct, array_like=True, frozen=True):
     placed: Raw
     state: StateVersion
     use: Raw
-    pins: Raw = Raw(b"\x90")
 
 
 _BATCH = msgspec.msgpack.Decoder(FleetMessage)
 ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
 PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
-PINNED = msgspec.msgpack.Decoder(Pinned)
 USES = msgspec.msgpack.Decoder(Uses)
 _ENCODER = msgspec.msgpack.Encoder()
 NOTHING = Raw(_ENCODER.encode([]))

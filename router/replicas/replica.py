@@ -20,7 +20,6 @@ from router.limits.host_use import HostUse
 from router.metrics.instruments import Reading
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
-from router.replicas.fleet_pins import FleetPins, HostPins
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import HostRows
 from router.replicas.fleet_use import FleetUse
@@ -52,7 +51,7 @@ def channel_of(config: RedisConfig) -> str:
 
 
 class Replica:
-    """One process of a gateway in its fleet. Process 0 has `rows`, `use` and `pins`, and holds the lease.
+    """One process of a gateway in its fleet. Process 0 has `rows` and `use`, and holds the lease.
 
     The others join once they have placements to share.
     """
@@ -68,14 +67,12 @@ class Replica:
         use: HostUse | None = None,
         control: Control | None = None,
         placements: FleetPlacements | None = None,
-        pins: HostPins | None = None,
     ) -> None:
         now = time.time()
         self.id = replica or new_id()
         self.own = Registered(self.id, name_of(config), version(""), processes, now)
         shared = FleetUse(use, divided=config.limits.alone == "share") if use is not None else None
-        responses = FleetPins(pins) if pins is not None else None
-        self.channel = FleetChannel(self.id, process, now, rows, self._state, shared, placements, responses)
+        self.channel = FleetChannel(self.id, process, now, rows, self._state, shared, placements)
         self._client = connect(config.redis)
         self.sharing: StateSharing | None = None
         if control is not None:

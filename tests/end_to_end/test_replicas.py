@@ -89,25 +89,3 @@ def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start, worke
     again = start(2, workers, *flags)
     block_until(lambda: again.left() < 40, START_S)
     assert both + again.passed(40) <= 60 + gained()
-
-
-def test_a_stored_response_is_found_through_the_other_gateway(start, worker):
-    one, two = two_of(start, [worker(), worker()], "--policy", "round_robin")
-
-    def ask(gateway, **more):
-        """Return the answer and the worker that was asked. Embedded workers store nothing, and refuse to go on."""
-        body = {"model": "warmroute-simulated", "input": "x", "max_output_tokens": 1, **more}
-        answer = httpx.post(f"{gateway.url}/v1/responses", json=body, timeout=30).json()
-        (decision,) = gateway.read("decisions?limit=1")["decisions"]
-        return answer, decision["worker"]
-
-    def known(gateway, response_id):
-        found = httpx.get(f"{gateway.url}/v1/responses/{response_id}")
-        return "no worker has response" not in found.text
-
-    for maker, other in ((one, two), (two, one)):
-        made = [(answer["id"], worker) for answer, worker in (ask(maker) for _ in range(4))]
-        assert len({worker for _, worker in made}) == 2
-        block_until(lambda made=made, other=other: all(known(other, each) for each, _ in made), START_S)
-        for response_id, worker in made:
-            assert ask(other, previous_response_id=response_id)[1] == worker

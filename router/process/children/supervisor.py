@@ -89,7 +89,6 @@ class Supervisor:
             processes=processes,
             rows=ReplicaRows(self._ledger),
             use=HostUse(self._ledger.rate_limits()),
-            pins=self._ledger.pins(),
             control=self.control,
         )
 

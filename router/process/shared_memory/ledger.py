@@ -198,7 +198,7 @@ class Ledger:
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
         self.rate_limits().clear(process)
 
-    def pins(self, workers: Callable[[], Iterable[WorkerId]] = tuple) -> ResponsePins:
+    def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
         """Return the table of stored responses on `workers`."""
         return ResponsePins(self._memory, self._layout.pins, workers)
 

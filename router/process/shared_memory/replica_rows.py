@@ -19,7 +19,7 @@ def ledger_rows(config: Config, processes: int) -> int:
 
 
 class ReplicaLedger:
-    """What a gateway of one process keeps beside other replicas: ledger, limits, pins. The other row is theirs."""
+    """What a gateway of one process keeps beside other replicas: ledger and limits. The other row is theirs."""
 
     def __init__(self) -> None:
         self._table = make_table(2)
@@ -28,7 +28,6 @@ class ReplicaLedger:
         self.rows = ReplicaRows(self._last)
         self.limits = self.ledger.rate_limits(locked=False)
         self.use = HostUse(self._last.rate_limits(locked=False))
-        self.pins = self._last.pins()
 
     def close(self) -> None:
         self.ledger.close()

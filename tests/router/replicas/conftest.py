@@ -11,8 +11,8 @@ def redis():
         yield server
 
 
-def encoded(replica="x", seq=1, *, whole=False, rows=None, placed=None, use=None, pins=None):
+def encoded(replica="x", seq=1, *, whole=False, rows=None, placed=None, use=None):
     """Return a message of a replica's first process with some parts; the others are empty."""
-    parts = [messages.NOTHING if part is None else part for part in (rows, placed, use, pins)]
+    parts = [messages.NOTHING if part is None else part for part in (rows, placed, use)]
     state = StateVersion()
-    return messages.encode(FleetMessage(replica, 0, 1.0, seq, whole, parts[0], parts[1], state, parts[2], parts[3]))
+    return messages.encode(FleetMessage(replica, 0, 1.0, seq, whole, parts[0], parts[1], state, parts[2]))
