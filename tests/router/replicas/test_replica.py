@@ -12,7 +12,8 @@ from router.diagnosis.finding import Finding, SharedFinding
 from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
-from router.replicas.leases import RENEW_S, Registered
+from router.replicas import replica as replica_module
+from router.replicas.leases import Registered
 from router.replicas.messages import StateVersion
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
@@ -75,18 +76,17 @@ async def test_fleets_on_one_server_do_not_mix(redis):
         assert two.others == 0 and not one.replica.channel.senders.replicas
 
 
-async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(redis):
+async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(redis, monkeypatch):
+    monkeypatch.setattr(replica_module, "RENEW_S", 0.2)
     first = Gateway(redis.url, "leases")
     findings = [Finding(f"check_{n}", Severity.DEGRADED, "s", "", [], [], "2026", ["a:1"]) for n in range(40)]
     first.replica.share(findings)
     async with first as one:
         async with Gateway(redis.url, "leases") as two:
-            await eventually(
-                lambda: len(two.replica.registered) == 2 and not two.replica.line.alone, within_s=3 * RENEW_S
-            )
+            await eventually(lambda: len(two.replica.registered) == 2 and not two.replica.line.alone)
             (found,) = two.replica.findings_elsewhere().values()
             assert found == tuple(map(SharedFinding.of, findings[:16]))
-            await eventually(lambda: len(one.replica.registered) == 2, within_s=3 * RENEW_S)
+            await eventually(lambda: len(one.replica.registered) == 2)
             assert one.replica.findings_elsewhere() == {}
         leases = one.replica._leases
         assert [each.id for each in await leases.all()] == [one.replica.id]

@@ -166,15 +166,6 @@ async def test_of_changes_made_apart_the_higher_version_wins_and_the_loss_is_nam
             assert any("made here alone: workers[a:1].maintenance" in what for what in named)
 
 
-async def test_a_document_that_is_none_changes_nothing(redis):
-    async with Gateway(redis.url, "broken") as one:
-        name = "warmroute:{broken}:state"
-        await one.replica._client.hset(name, mapping={"number": 9, "change": "x", "body": b"{"})
-        await asyncio.sleep(0.2)
-        outcome = await one.choose("lpwl")
-        assert outcome.shared is False and one.rule == "lpwl"
-
-
 async def test_changes_that_are_not_valid_here_are_refused_and_logged(redis, caplog):
     async with Gateway(redis.url, "refused") as one, Gateway(redis.url, "refused") as two:
 
@@ -222,10 +213,18 @@ BAD = [
     (document_of(b'"' + b"x" * 20_000_000 + b'"'), "at most 1048576 are read"),
     (document_of(b"[" * 100_000), "no document of shared changes"),
     (b"\xff", "no document of shared changes"),
+    (b"{", "no document of shared changes"),
     (document_of(b"1", number=1 << 54), "no document of shared changes"),
 ]
 
 
+@pytest.fixture
+def looking(monkeypatch):
+    """Look at the document without a pause."""
+    monkeypatch.setattr(state_sharing, "LOOK_S", 0.1)
+
+
+@pytest.mark.usefixtures("looking")
 @pytest.mark.parametrize(("body", "said"), BAD, ids=[said[:8] + str(n) for n, (_, said) in enumerate(BAD)])
 async def test_a_document_that_cannot_be_used_changes_nothing_and_is_named_once(redis, caplog, body, said):
     async with Gateway(redis.url, f"bad{hash(body)}") as one:
@@ -248,6 +247,7 @@ def test_numbers_that_are_slow_to_read_hold_the_loop_briefly():
     assert time.thread_time() - began_s < 1.0, "msgspec alone takes 2 s on a quiet machine"
 
 
+@pytest.mark.usefixtures("looking")
 async def test_a_document_is_decoded_once_and_a_refused_one_is_not_tried_again(redis, caplog, monkeypatch):
     decoded = []
     decode = state_sharing._decoded
@@ -261,6 +261,7 @@ async def test_a_document_is_decoded_once_and_a_refused_one_is_not_tried_again(r
         assert sum("cannot be made here" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.usefixtures("looking")
 async def test_changes_that_are_too_long_to_share_are_made_here_alone(redis, caplog, monkeypatch):
     monkeypatch.setattr(state_sharing, "MOST_BYTES", 100)
     async with Gateway(redis.url, "long") as one:

@@ -13,6 +13,7 @@ from backends.vllm.probe import learn
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
 from router.placement.fleet.fleet import WorkerState
+from router.workers import selftest
 from tests.support.waiting import eventually, iterations
 
 FAST = WorkerSettings(time_scale=0.0)
@@ -235,26 +236,25 @@ async def test_events_switched_off_are_named_as_the_reason(wire, system, metrics
         assert view(its, endpoint).reason == "KV events are switched off by residency.kv_events"
 
 
-async def test_a_closed_event_port_is_named_as_the_reason(wire, system, metrics):
+@pytest.mark.parametrize(
+    ("endpoint", "topic", "reason"),
+    [
+        ("tcp://127.0.0.1:9", "", "KV events cannot be reached at tcp://127.0.0.1:9; its cache is modelled"),
+        (None, "nope", "but no batch arrived: is the topic 'nope' right?"),
+    ],
+    ids=["closed port", "topic"],
+)
+async def test_events_that_do_not_arrive_are_named_as_the_reason(
+    wire, system, metrics, monkeypatch, endpoint, topic, reason
+):
+    monkeypatch.setattr(selftest, "SETTLE_S", 0.3)
     async with serving(FAST) as worker:
         its = system()
-        events = KvEventsConfig(endpoint="tcp://127.0.0.1:9")
-        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        events = KvEventsConfig(endpoint=endpoint or worker.bound.kv_events_endpoint, topic=topic)
+        followed = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
         await eventually(lambda: metrics.verdicts == ["approximate"])
-        state = view(its, endpoint)
-        assert state.reason == "KV events cannot be reached at tcp://127.0.0.1:9; its cache is modelled"
-        assert state.residency is Residency.APPROXIMATE
-
-
-async def test_a_topic_without_events_leaves_the_view_approximate(wire, system, metrics):
-    async with serving(FAST) as worker:
-        its = system()
-        events = KvEventsConfig(endpoint=worker.bound.kv_events_endpoint, topic="nope")
-        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
-        await eventually(lambda: metrics.verdicts == ["approximate"])
-        state = view(its, endpoint)
-        assert state.residency is Residency.APPROXIMATE
-        assert "but no batch arrived: is the topic 'nope' right?" in state.reason
+        state = view(its, followed)
+        assert state.residency is Residency.APPROXIMATE and reason in state.reason
 
 
 async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, watching, metrics):
