@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from router.config.model import DiagnosisConfig
 from router.diagnosis.diagnose import Diagnosis, diagnose
 from router.diagnosis.facts import Facts
-from router.diagnosis.finding import Finding, SharedFinding, worst_first
+from router.diagnosis.finding import Finding, worst_first
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 from router.diagnosis.standing import Holding, Standing
@@ -26,16 +26,13 @@ WHY_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a diagnosis is made from, over all processes. `others` are the findings of the fleet's other gateways, by
-    name.
-    """
+    """What a diagnosis is made from, over all processes."""
 
     metrics: Snapshot
     measured: Measured
     facts: Facts
     in_force: InForce
     thresholds: DiagnosisConfig
-    others: Mapping[str, Sequence[SharedFinding]] = field(default_factory=dict)
 
     def said(self, holding: Holding) -> Holding | None:
         """Return what holds without the workers that get no requests, if it says nothing of these; None if none is
@@ -47,14 +44,9 @@ class Inputs:
 
 
 class Diagnoser:
-    """`publish` gets the findings of this gateway, for the others."""
+    """Keeps since when each finding holds."""
 
-    def __init__(
-        self,
-        publish: Callable[[list[Finding]], None] = lambda findings: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._publish = publish
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._standing = Standing(clock)
 
     def diagnosis(self, inputs: Inputs) -> Diagnosis:
@@ -64,8 +56,7 @@ class Diagnoser:
         found = diagnose(inputs.measured, inputs.thresholds, inputs.in_force, held)
         since = self._standing.since(one.check for one in found.findings if one.since is None)
         own = [one if one.since else replace(one, since=_time(since[one.check])) for one in found.findings]
-        self._publish(own)
-        return replace(found, findings=worst_first(with_others(own, inputs.others)))
+        return replace(found, findings=worst_first(own))
 
 
 def _finding(holding: Holding, facts: Facts, in_force: InForce) -> Finding:
@@ -91,33 +82,3 @@ def _more(number: int) -> list[str]:
 
 def _time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
-
-
-def with_others(own: Iterable[Finding], others: Mapping[str, Sequence[SharedFinding]]) -> list[Finding]:
-    """Return the findings of all gateways of a fleet. One that several have found names these gateways."""
-    merged = {one.check: one for one in own}
-    for gateway, findings in others.items():
-        for finding in findings:
-            known = merged.get(finding.check)
-            merged[finding.check] = _elsewhere(finding, gateway) if known is None else _both(known, finding, gateway)
-    return list(merged.values())
-
-
-def _elsewhere(finding: SharedFinding, gateway: str) -> Finding:
-    return Finding(
-        check=finding.check,
-        severity=finding.severity,
-        symptom=finding.symptom,
-        detail=f"The gateway {gateway} has found it, and this one has not.",
-        evidence=[],
-        to_try=[f"ask {gateway} for the reasons: `warmroute diagnose --url` with its admin port"],
-        since=finding.since,
-        which=list(finding.which),
-        gateways=[gateway],
-    )
-
-
-def _both(known: Finding, finding: SharedFinding, gateway: str) -> Finding:
-    which = [*known.which, *(one for one in finding.which if one not in known.which)]
-    since = min(known.since or finding.since, finding.since)
-    return replace(known, since=since, which=which[: WHICH_SHOWN + 1], gateways=[*known.gateways, gateway])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from router.diagnosis.condition import RANK, Severity
 
@@ -38,8 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     `check` names what has found it, and `which` the workers, models or callers that it is about: none means the whole
     gateway or fleet. `since` is in ISO 8601. `detail` says what clients notice, with the numbers that crossed their
-    thresholds, and `why` the reasons as far as they are known. `gateways` are those of the fleet that have found it
-    too; none means this one alone.
+    thresholds, and `why` the reasons as far as they are known.
     """
 
     check: str
@@ -51,23 +48,6 @@ class Finding(msgspec.Struct, frozen=True):
     since: str | None = None
     which: list[str] = []
     why: list[str] = []
-    gateways: list[str] = []
-
-
-class SharedFinding(msgspec.Struct, frozen=True):
-    """What the other gateways of a fleet hear of a finding."""
-
-    check: Annotated[str, Meta(max_length=64)]
-    severity: Severity
-    symptom: Annotated[str, Meta(max_length=200)]
-    since: Annotated[str, Meta(max_length=40)]
-    which: Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=8)] = ()
-
-    @classmethod
-    def of(cls, finding: Finding) -> SharedFinding:
-        """Return a short form of `finding`."""
-        which = tuple(one[:200] for one in finding.which[:8])
-        return cls(finding.check[:64], finding.severity, finding.symptom[:200], finding.since or "", which)
 
 
 class Unsure(msgspec.Struct, frozen=True):

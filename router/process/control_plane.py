@@ -16,7 +16,6 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.diagnoser import Diagnoser, Inputs
 from router.diagnosis.facts import Facts
-from router.diagnosis.finding import Finding
 from router.diagnosis.in_force import in_force
 from router.diagnosis.measured import Measured
 from router.discovery.discovery import Discovery
@@ -68,7 +67,7 @@ class ControlPlane:
         self.discovery = discovery
         self.replica = replica
         self.traffic = TrafficHistory()
-        self._diagnoser = Diagnoser(self._share)
+        self._diagnoser = Diagnoser()
         self._looking: asyncio.Task[None] | None = None
 
     def start(self, processes: Processes) -> None:
@@ -105,9 +104,8 @@ class ControlPlane:
 
     def _inputs(self, metrics: Snapshot, known: ProcessKnows) -> Inputs:
         facts = msgspec.structs.replace(known.facts, reasons={**known.facts.reasons, **self._reasons()})
-        others = {} if self.replica is None else self.replica.findings_elsewhere()
         force = in_force(self.config, self.control.state.settings.policy, facts)
-        return Inputs(metrics, known.measured, facts, force, self.config.diagnosis, others)
+        return Inputs(metrics, known.measured, facts, force, self.config.diagnosis)
 
     def _reasons(self) -> Mapping[str, str]:
         reasons = {} if self.control.saving.unsaved is None else {"state": self.control.saving.unsaved}
@@ -118,10 +116,6 @@ class ControlPlane:
             if state["failing_since"] is not None:
                 reasons[f"source {name}"] = str(state["error"])
         return reasons
-
-    def _share(self, findings: list[Finding]) -> None:
-        if self.replica is not None:
-            self.replica.share(findings)
 
     def readings(self) -> Iterator[Reading]:
         for part in (self.discovery, self.control, self.replica):

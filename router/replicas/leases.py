@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from backends.foreign_json import read_json
 from router.config.model import RedisConfig
-from router.diagnosis.finding import SharedFinding
 from router.replicas.connection import RedisClient, key
 
 LEASE_S = 15
@@ -17,7 +16,6 @@ RENEW_S = 5.0
 MOST_LISTED = 1_000
 MOST_BYTES = 32_768
 """More of a lease is not read."""
-FINDINGS_SHARED = 16
 _Text = Annotated[str, Meta(max_length=256)]
 
 
@@ -29,7 +27,6 @@ class Registered(msgspec.Struct, frozen=True):
     version: _Text
     processes: int
     started_at: float
-    findings: Annotated[tuple[SharedFinding, ...], Meta(max_length=FINDINGS_SHARED)] = ()
 
 
 class ReplicaLeases:

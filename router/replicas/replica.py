@@ -7,15 +7,12 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-
-from msgspec.structs import replace
 
 from router.config.model import Config, RedisConfig
 from router.config.version import version
 from router.control.control import Control
-from router.diagnosis.finding import Finding, SharedFinding
 from router.limits.host_use import HostUse
 from router.metrics.instruments import Reading
 from router.replicas.connection import connect, key
@@ -23,7 +20,7 @@ from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import HostRows
 from router.replicas.fleet_use import FleetUse
-from router.replicas.leases import FINDINGS_SHARED, RENEW_S, Registered, ReplicaLeases
+from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
 from router.replicas.line import PAUSE_S, Line, ended
 from router.replicas.messages import StateVersion
 from router.replicas.state_sharing import StateSharing
@@ -138,16 +135,6 @@ class Replica:
                 log.debug("lease not renewed", extra={"reason": str(error)})
                 pause_s = PAUSE_S
             await asyncio.sleep(pause_s)
-
-    def share(self, findings: Sequence[Finding]) -> None:
-        """Let the other gateways know the findings of this one, worst first, with the next renewal of the lease."""
-        self.own = replace(self.own, findings=tuple(map(SharedFinding.of, findings[:FINDINGS_SHARED])))
-
-    def findings_elsewhere(self) -> Mapping[str, Sequence[SharedFinding]]:
-        """Return the findings of the other gateways by their names, as of the last renewal; none while alone."""
-        if self.line.alone:
-            return {}
-        return {one.name: one.findings for one in self.registered if one.id != self.id and one.findings}
 
     def apart(self) -> list[str]:
         """Return the gateways that have another version of the shared changes, or a lease and are not heard."""

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 import pytest
@@ -52,92 +53,42 @@ OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 
 
-def _for_ever(send: Callable[[bytes], None], piece: bytes) -> None:
-    while True:
-        send(piece)
+@dataclass(frozen=True)
+class Attack:
+    """An answer that begins with `begin` and goes on with `piece` for ever."""
+
+    begin: bytes
+    piece: bytes = b""
+    pause_s: float = 0.0
+
+    def __call__(self, send: Callable[[bytes], None]) -> None:
+        send(self.begin)
+        while self.piece:
+            send(self.piece)
+            time.sleep(self.pause_s)
 
 
-def _slowly(send: Callable[[bytes], None], piece: bytes) -> None:
-    while True:
-        send(piece)
-        time.sleep(LIMIT_S / 4)
-
-
-def endless_body(send):
-    send(OK + b"\r\n")
-    _for_ever(send, b"7," * (PIECE // 2))
-
-
-def endless_chunks(send):
-    send(CHUNKED)
-    _for_ever(send, b"10000\r\n" + b"7," * (PIECE // 2) + b"\r\n")
-
-
-def endless_tiny_chunks(send):
-    send(CHUNKED)
-    _for_ever(send, b"1\r\n7\r\n" * (PIECE // 6))
-
-
-def huge_length(send):
-    send(OK + b"content-length: 1000000000000\r\n\r\n")
-    _for_ever(send, b"7," * (PIECE // 2))
-
-
-def slow_body(send):
-    send(OK + b"content-length: 60000\r\n\r\n")
-    _slowly(send, b" ")
-
-
-def endless_head(send):
-    send(OK)
-    _for_ever(send, b"x-more: and more\r\n" * (PIECE // 18))
-
-
-def endless_header(send):
-    send(OK + b"x-more: ")
-    _for_ever(send, b"m" * PIECE)
-
-
-def slow_head(send):
-    send(OK)
-    _slowly(send, b"x: y\r\n")
-
-
-def endless_interim_answers(send):
-    _for_ever(send, b"HTTP/1.1 102 Processing\r\n\r\n" * (PIECE // 27))
-
-
-def slow_interim_answers(send):
-    _slowly(send, b"HTTP/1.1 102 Processing\r\n\r\n")
-
-
-def endless_trailers(send):
-    send(CHUNKED + b"0\r\n")
-    _for_ever(send, b"x-more: and more\r\n" * (PIECE // 18))
-
-
-def gzip_bomb(send):
-    send(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB)
-
-
-def redirect_loop(send):
-    send(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /tokenize\r\ncontent-length: 0\r\n\r\n")
-
-
-def endless_error(send):
-    send(b"HTTP/1.1 404 Not Found\r\n\r\n")
-    _for_ever(send, b"7," * (PIECE // 2))
-
-
-def silence(send):
-    time.sleep(4 * LIMIT_S)
-
-
-ATTACKS = [
-    *(endless_body, endless_chunks, endless_tiny_chunks, huge_length, slow_body, endless_head, endless_header),
-    *(slow_head, endless_interim_answers, slow_interim_answers, endless_trailers, gzip_bomb, redirect_loop),
-    *(endless_error, silence),
-]
+JSON = b"7," * (PIECE // 2)
+FIELDS = b"x-more: and more\r\n" * (PIECE // 18)
+INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
+SLOW_S = LIMIT_S / 4
+ATTACKS: dict[str, Callable[[Callable[[bytes], None]], None]] = {
+    "endless_body": Attack(OK + b"\r\n", JSON),
+    "endless_chunks": Attack(CHUNKED, b"10000\r\n" + JSON + b"\r\n"),
+    "endless_tiny_chunks": Attack(CHUNKED, b"1\r\n7\r\n" * (PIECE // 6)),
+    "huge_length": Attack(OK + b"content-length: 1000000000000\r\n\r\n", JSON),
+    "slow_body": Attack(OK + b"content-length: 60000\r\n\r\n", b" ", SLOW_S),
+    "endless_head": Attack(OK, FIELDS),
+    "endless_header": Attack(OK + b"x-more: ", b"m" * PIECE),
+    "slow_head": Attack(OK, b"x: y\r\n", SLOW_S),
+    "endless_interim_answers": Attack(INTERIM, INTERIM * (PIECE // 27)),
+    "slow_interim_answers": Attack(INTERIM, INTERIM, SLOW_S),
+    "endless_trailers": Attack(CHUNKED + b"0\r\n", FIELDS),
+    "gzip_bomb": Attack(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB),
+    "redirect_loop": Attack(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /tokenize\r\ncontent-length: 0\r\n\r\n"),
+    "endless_error": Attack(b"HTTP/1.1 404 Not Found\r\n\r\n", JSON),
+    "silence": lambda send: time.sleep(4 * LIMIT_S),
+}
 
 PAGES: dict[str, bytes] = {
     "/health": b"",
@@ -265,10 +216,10 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pairs():
     """Each attack on two calls and each call under three attacks in a run; at night all pairs."""
-    for number, attack in enumerate(ATTACKS):
+    for number, (name, attack) in enumerate(ATTACKS.items()):
         for other, (path, call) in enumerate(CALLS):
             marks = () if (number - other) % len(CALLS) in (0, 4) else pytest.mark.nightly
-            yield pytest.param(path, call, attack, marks=marks, id=f"{path[1:]}-{call.__name__}-{attack.__name__}")
+            yield pytest.param(path, call, attack, marks=marks, id=f"{path[1:]}-{call.__name__}-{name}")
 
 
 @pytest.mark.parametrize(("path", "call", "attack"), list(pairs()))
@@ -308,10 +259,10 @@ ANSWER = json.dumps(
 @pytest.mark.parametrize(
     ("begin", "piece", "pause_s"),
     [
-        (OK + b"\r\n", b"7," * (PIECE // 2), 0.0),
-        (CHUNKED, b"10000\r\n" + b"7," * (PIECE // 2) + b"\r\n", 0.0),
+        (OK + b"\r\n", JSON, 0.0),
+        (CHUNKED, b"10000\r\n" + JSON + b"\r\n", 0.0),
         (OK + b"content-length: 60000\r\n\r\n", b" ", 0.5),
-        (b"", b"HTTP/1.1 102 Processing\r\n\r\n" * (PIECE // 27), 0.0),
+        (b"", INTERIM * (PIECE // 27), 0.0),
     ],
     ids=["body", "chunks", "one byte a time", "interim answers"],
 )

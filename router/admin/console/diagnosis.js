@@ -55,7 +55,6 @@ function Finding({ finding }) {
     ${finding.since ? html`<p class="muted">Since ${new Date(finding.since).toLocaleString()}</p>` : null}
     ${finding.which.length ? html`<p>Which: ${finding.which.join(", ")}</p>` : null}
     ${finding.why.map((why) => html`<p>Why: ${why}</p>`)}
-    ${finding.gateways.length ? html`<p class="muted">Also found by ${finding.gateways.join(", ")}</p>` : null}
     ${finding.evidence.filter((one) => one.rows.length).map((one) => html`<div><p class="muted">${one.caption}</p><${Table} ...${one} /></div>`)}
     <div><p class="muted">What to try</p><ul>${finding.to_try.map((one) => html`<li>${one}</li>`)}</ul></div>
   </article>`;

@@ -59,8 +59,6 @@ def _print_finding(finding: dict[str, Any]) -> None:
             print(f"{title}: {said}")
     for why in finding["why"]:
         print(f"Why: {why}")
-    if finding["gateways"]:
-        print(f"Also found by: {', '.join(finding['gateways'])}")
     _print_tables(finding["evidence"])
     print("What to try:")
     for one in finding["to_try"]:

@@ -8,9 +8,9 @@ from router.config.model import Config, DiagnosisConfig, HandoverConfig, PolicyC
 from router.diagnosis import checks
 from router.diagnosis.condition import Severity
 from router.diagnosis.conditions import CONDITIONS
-from router.diagnosis.diagnoser import Diagnoser, Inputs, with_others
+from router.diagnosis.diagnoser import Diagnoser, Inputs
 from router.diagnosis.facts import Facts, ViewFact, WorkerFact, over_processes
-from router.diagnosis.finding import Finding, SharedFinding, worst_first
+from router.diagnosis.finding import Finding, worst_first
 from router.diagnosis.in_force import InForce, in_force
 from router.diagnosis.measured import Measured
 from router.telemetry.snapshot import Snapshot
@@ -19,13 +19,13 @@ DOWN = WorkerFact("a:1", "left", "unhealthy", "cannot connect", ["chat"], [], Fa
 UP = WorkerFact("b:2", None, "ready", "probe succeeded", ["chat"], [ViewFact("b:2", "exact", "self-test")], True)
 
 
-def inputs(values, facts, others=None, force=None):
+def inputs(values, facts, force=None):
     named = {f"warmroute_{name}": series for name, series in values.items()}
-    return Inputs(Snapshot(named, {}), Measured(), facts, force or InForce(), DiagnosisConfig(), others or {})
+    return Inputs(Snapshot(named, {}), Measured(), facts, force or InForce(), DiagnosisConfig())
 
 
-def found(values, facts, others=None, force=None):
-    return Diagnoser(clock=lambda: 1_700_000_000.0).diagnosis(inputs(values, facts, others, force)).findings
+def found(values, facts, force=None):
+    return Diagnoser(clock=lambda: 1_700_000_000.0).diagnosis(inputs(values, facts, force)).findings
 
 
 def test_an_outage_names_each_worker_its_reason_and_what_to_do():
@@ -70,24 +70,6 @@ def test_findings_come_worst_first():
     by_check = {one.check: one for one in findings}
     assert by_check["state_not_saved"].why == ["no space left"]
     assert "It failed 3 times" in by_check["policy_fails"].detail
-
-
-def test_what_another_gateway_has_found_is_told_with_its_name():
-    since = "2023-01-01T00:00:00+00:00"
-    theirs = SharedFinding("worker_unhealthy", Severity.DEGRADED, "Workers fail.", since, ("c:3",))
-    values = {"ready_workers": {(): 1.0}, "worker_state": {("a:1", "unhealthy"): 1.0}}
-    (one,) = found(values, Facts([DOWN, UP]), {"gw2:8000": [theirs]})
-    assert (one.which, one.gateways, one.since) == (["a:1", "c:3"], ["gw2:8000"], since)
-    (one,) = found({"ready_workers": {(): 1.0}}, Facts([UP]), {"gw2:8000": [theirs]})
-    assert (one.which, one.gateways) == (["c:3"], ["gw2:8000"]) and "gw2:8000" in one.to_try[0]
-
-
-def test_a_shared_finding_is_bounded_and_comes_back_as_it_was():
-    finding = Finding("x", Severity.OUTAGE, "s" * 900, "", [], [], "now", [f"w{n}" * 200 for n in range(50)])
-    shared = SharedFinding.of(finding)
-    sent = msgspec.json.encode(shared)
-    assert len(sent) < 2_500 and msgspec.json.decode(sent, type=SharedFinding) == shared
-    assert with_others([], {"g": [shared]})[0].severity is Severity.OUTAGE
 
 
 def test_processes_that_differ_say_who_has_the_worse_state():

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from router.config.model import Config, RedisConfig
-from router.diagnosis.condition import Severity
-from router.diagnosis.finding import Finding, SharedFinding
 from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
@@ -76,18 +74,12 @@ async def test_fleets_on_one_server_do_not_mix(redis):
         assert two.others == 0 and not one.replica.channel.senders.replicas
 
 
-async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(redis, monkeypatch):
+async def test_leases_name_all_replicas_and_end_with_them(redis, monkeypatch):
     monkeypatch.setattr(replica_module, "RENEW_S", 0.2)
-    first = Gateway(redis.url, "leases")
-    findings = [Finding(f"check_{n}", Severity.DEGRADED, "s", "", [], [], "2026", ["a:1"]) for n in range(40)]
-    first.replica.share(findings)
-    async with first as one:
+    async with Gateway(redis.url, "leases") as one:
         async with Gateway(redis.url, "leases") as two:
             await eventually(lambda: len(two.replica.registered) == 2 and not two.replica.line.alone)
-            (found,) = two.replica.findings_elsewhere().values()
-            assert found == tuple(map(SharedFinding.of, findings[:16]))
             await eventually(lambda: len(one.replica.registered) == 2)
-            assert one.replica.findings_elsewhere() == {}
         leases = one.replica._leases
         assert [each.id for each in await leases.all()] == [one.replica.id]
 
@@ -111,12 +103,9 @@ async def test_a_paused_server_leaves_replicas_alone_and_they_heal():
     with redis_server() as server:
         async with Gateway(server.url) as one, Gateway(server.url) as two:
             await sharing(one, two)
-            stale = SharedFinding("x", Severity.OUTAGE, "s", "2026")
-            one.replica.registered = [Registered("gone", "gw9:8000", "1", 1, 0.0, (stale,))]
-            assert one.replica.findings_elsewhere() == {"gw9:8000": (stale,)}
             os.kill(server.process.pid, signal.SIGSTOP)
             await eventually(lambda: one.replica.line.alone and two.others == 0)
-            assert one.replica.line.problem and one.replica.findings_elsewhere() == {}
+            assert one.replica.line.problem
             os.kill(server.process.pid, signal.SIGCONT)
             await sharing(one, two)
 

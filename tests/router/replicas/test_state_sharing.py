@@ -7,6 +7,7 @@ import time
 
 import pytest
 from msgspec.structs import replace
+from redis.asyncio import Redis
 
 from router.config.model import Config, PolicyConfig, RedisConfig, WorkerConfig
 from router.control.change import Change, NotAppliedError
@@ -205,7 +206,8 @@ def document_of(before: bytes, number=9) -> bytes:
 
 async def write(gateway, body, number=9):
     fields = {"number": number, "change": "x", "body": body}
-    await gateway.replica._client.hset(gateway.replica.sharing._key, mapping=fields)
+    async with Redis.from_url(gateway.config.redis.url) as client:  # without the short time limit of a gateway's calls
+        await client.hset(gateway.replica.sharing._key, mapping=fields)
 
 
 BAD = [
