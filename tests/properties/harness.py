@@ -200,13 +200,13 @@ class World:
             config, self.core, fleet, build_identity(config), GatewayMetrics(Registry()), instance=INSTANCE
         )
         self.parts = Assembly(context, self.turns)
-        ids = self.parts.clients.request_ids
+        ids = self.parts.request_ids
         ids._prefix, ids._next = b"property", lambda: 0
         self._failures = Failures()
         logging.getLogger("warmroute.gateway").handlers = [self._failures]
 
     def client(self):
-        return End(self.turns, ClientConnection(self.parts.clients))
+        return End(self.turns, ClientConnection(self.parts.services))
 
     @property
     def dials(self):
