@@ -29,7 +29,6 @@ from router.gateway.http.client.input import LINGER_BYTES, LINGER_S
 from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION
 from router.gateway.http.client.request_head import MAX_HEADER_LINES
 from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
-from router.gateway.http.upstream.pool import UPSTREAM_HEAD_S
 from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.accept import TLS_HANDSHAKE_S
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
@@ -159,7 +158,6 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Bytes read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
     Fixed("TLS handshake of a client", TLS_HANDSHAKE_S, "seconds", "the connection is closed"),
-    Fixed("Head of a worker's response, from its first byte", UPSTREAM_HEAD_S, "seconds", _ANOTHER),
     Fixed("Unsent bytes of a stream at which its worker waits", WRITE_BUFFER_BYTES, "bytes", _NOTHING),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
     Fixed("Silence of a stream whose worker works", QUIET_LIMITS, "times `stream_idle_s`", "as `stream_idle_s`"),

@@ -18,7 +18,6 @@ from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
 from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.upstream.headers import CONTINUE
-from router.security.keys import ApiKeys
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -121,29 +120,22 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading the worker's answer, and answer no further request, until the client reads again."""
-        self.writable = False
-        if self._request is not None:
-            self._request.client_writable(False)
-        else:
-            self._paced_by_reads()
-        if self._services.unsent.paused(self, self.unsent_bytes):
-            self._services.allow_unsent()
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self.writable = True
-        if self._services.unsent.resumed(self):
-            self._services.allow_unsent()
-        if self._request is not None:
-            self._request.client_writable(True)
-        else:
-            self._paced_by_reads()
+        self._set_writable(True)
 
-    def _paced_by_reads(self) -> None:
-        """Adjust deadline and reading to a change of `writable` while no request is in progress."""
-        if not self._over and self._framer.state is FramerState.IDLE:
+    def _set_writable(self, writable: bool) -> None:
+        self.writable = writable
+        if self._request is not None:
+            self._request.client_writable(writable)
+        elif not self._over and self._framer.state is FramerState.IDLE:
             self._await_request()
         else:
             self._pace()
+        unsent = self._services.unsent
+        if unsent.resumed(self) if writable else unsent.paused(self, self.unsent_bytes):
+            self._services.allow_unsent()
 
     def cut_off(self) -> None:
         """Close this connection: the unsent answers of all clients are too large, and it has been paused longest."""
@@ -194,8 +186,11 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._request is not None:
             self.input.set_reading(pending_bytes <= PIPELINE_BYTES)
-            if pending_bytes > PIPELINE_BYTES:
-                self._read_ahead(pending_bytes)
+            # Many bytes that wait behind the request in progress count as body bytes. If the body limit does not allow
+            # them, only a close can say so: an error could not be sent before the answer in progress.
+            if pending_bytes > PIPELINE_BYTES and not self.input.take_ahead(pending_bytes):
+                log.info("too many bytes sent ahead", extra={"peer": self.peer, "bytes": pending_bytes})
+                self.abort()
         elif not self.writable:
             self.input.set_reading(False)
         elif pending_bytes:
@@ -205,16 +200,6 @@ class ClientConnection(asyncio.Protocol):
                 self._services.pipelines.add(self)
         else:
             self.input.set_reading(True)
-
-    def _read_ahead(self, size_bytes: int) -> None:
-        """Count the bytes of further requests as body bytes, because many wait behind the request in progress.
-
-        If the body limit does not allow them, close the connection: an error could not be sent before the answer
-        in progress.
-        """
-        if not self.input.take_ahead(size_bytes):
-            log.info("too many bytes sent ahead", extra={"peer": self.peer, "bytes": size_bytes})
-            self.abort()
 
     def serve_next(self) -> None:
         self._in_pipelines = False
@@ -237,7 +222,13 @@ class ClientConnection(asyncio.Protocol):
             self.deadline_s = self._services.time() + limit_s
 
     def _head_read(self, head: RequestHead) -> None:
-        """Check key and path before the body is read, and answer `Expect: 100-continue`."""
+        """Check key and path before the body is read, and answer `Expect: 100-continue`.
+
+        A head that repeats the last one has the same `fields`, so that its key need not be looked up again.
+
+        Raises:
+            RequestError: the request is refused.
+        """
         via = head.fields.get(b"via")
         if via is not None and self._services.instance.passed(via):
             raise RequestError(ErrorKind.LOOP_DETECTED, _LOOP)
@@ -247,7 +238,10 @@ class ClientConnection(asyncio.Protocol):
             if known is not None and known[0] is head.fields and known[1] == keys.generation and name is not None:
                 self._services.metrics.requests_by_key.add(1.0, (name,))
             else:
-                self._authenticate(head, keys)
+                name = self._services.local.let_in(head, keys)
+                callers = self._services.callers
+                self.caller = callers.of(name) if name is not None else callers.anybody
+                self._known = (head.fields, keys.generation) if name is not None else None
             self._framer.charge(self.caller.account)
         if head.fields is not self._routed:  # a head that repeats the last one has the same path and method, too
             self._routed = None
@@ -255,18 +249,6 @@ class ClientConnection(asyncio.Protocol):
             self._routed = head.fields
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.output.write(CONTINUE)
-
-    def _authenticate(self, head: RequestHead, keys: ApiKeys) -> None:
-        """Find the caller by its key.
-
-        A head that repeats the last one has the same `fields`, so that its key need not be looked up again.
-
-        Raises:
-            RequestError: the key is missing or wrong.
-        """
-        name = self._services.local.let_in(head, keys)
-        self.caller = self._services.callers.of(name) if name is not None else self._services.callers.anybody
-        self._known = (head.fields, keys.generation) if name is not None else None
 
     def _handle(self, head: RequestHead, body: bytes) -> None:
         route = self._route

@@ -54,17 +54,6 @@ async def test_an_answer_that_has_arrived_is_in_time(rig, limit):
     assert "retry sent" not in gate.recorded.events
 
 
-async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):
-    sockets = []
-    gate = await rig(begins(STREAM_HEAD[:20], sockets))
-    gate.gateway._parts.pools.head_s = LIMIT_S
-    client = await gate.send(post())
-    (request,) = await started(gate)
-    await eventually(lambda: sockets and request._flow.attempt.connection is not None)
-    stand_still(sockets[0], STREAM_HEAD[20:] + REST)
-    assert (await client.read()).status == 200
-
-
 async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypatch):
     monkeypatch.setattr("router.gateway.flow.attempt.attempt.ERROR_BODY_S", LIMIT_S)
     sockets, body = [], b'{"error":{"message":"no"}}'

@@ -221,7 +221,7 @@ class Attempt:
         self.since_s = now_s
         self.connected_s = connection.connected_s
         if self._paused:
-            connection.pause_reading()
+            connection.set_reading(False)
         self._take(AttemptEvent.SEND)
 
     # the worker's answer
@@ -375,12 +375,8 @@ class Attempt:
     def pause(self, paused: bool) -> None:
         """Stop reading the answer while the client does not read, or resume."""
         self._paused = paused
-        connection = self.connection
-        if connection is not None:
-            if paused:
-                connection.pause_reading()
-            else:
-                connection.resume_reading()
+        if self.connection is not None:
+            self.connection.set_reading(not paused)
 
     def let_go(self, *, reusable: bool) -> None:
         """Stop dialling, or release the connection. A connection that is not `reusable` is closed."""
@@ -395,5 +391,5 @@ class Attempt:
         self._relay = None  # breaks reference cycles, so that no garbage collection is needed
         if connection is not None:
             if self._paused:
-                connection.resume_reading()
+                connection.set_reading(True)
             connection.release(reusable)

@@ -11,7 +11,6 @@ import httptools
 from backends.worker import Endpoint
 from router.gateway.http.upstream.answer_end import AnswerFault
 from router.gateway.http.upstream.response_head import (
-    HEAD_END,
     RepeatedResponse,
     ResponseHead,
     final_head,
@@ -19,7 +18,6 @@ from router.gateway.http.upstream.response_head import (
 )
 from router.gateway.http.upstream.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
 from router.gateway.http.write_coalescer import WriteCoalescer
-from router.gateway.last_look import LastLook
 
 _COPIED_BYTES = 32_768
 TOKEN_BYTES = 64
@@ -31,13 +29,9 @@ _ABORTED: Final = AnswerFault.ABORTED
 
 
 class OwningPool(Protocol):
-    """The pool as its connections see it.
-
-    `outbox` takes short requests. `head_s` limits the time from the first byte of a response's head to its last.
-    """
+    """The pool as its connections see it. `outbox` takes short requests."""
 
     outbox: WriteCoalescer
-    head_s: float
 
     def repeated(self, endpoint: Endpoint) -> RepeatedResponse: ...
     def closed(self, connection: UpstreamConnection) -> None: ...
@@ -79,17 +73,14 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_between", "_final", "_heads", "_last", "_loop", "_max_head_bytes", "_parser", "_pools", "_raw_head",
+        "_between", "_final", "_heads", "_last", "_max_head_bytes", "_parser", "_pools", "_raw_head",
         "_repeated", "_to_head_request", "_transport", "_unsent", "complete", "connected_s", "endpoint", "idle_since_s",
         "in_chunk", "on_body", "overrun", "pieces", "raw_bytes", "reader", "response", "reused", "splice", "tunnel",
         "worker_writable",
     )  # fmt: skip
 
-    def __init__(
-        self, pools: OwningPool, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, max_head_bytes: int
-    ) -> None:
+    def __init__(self, pools: OwningPool, endpoint: Endpoint, max_head_bytes: int) -> None:
         self._pools = pools
-        self._loop = loop
         self._max_head_bytes = max_head_bytes
         self._repeated = pools.repeated(endpoint)
         self._parser: Any = None
@@ -298,13 +289,14 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def pause_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def set_reading(self, reading: bool) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
 
     def abort(self) -> None:
         """Close at once, which aborts the request in vLLM."""
@@ -327,11 +319,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _read_head(self, data: bytes, reader: ResponseReader) -> str | None:
         """Collect the head. Once it is complete, report it and pass on the bytes after it."""
-        began = not self._raw_head
         raw = self._raw_head = self._raw_head + data
         if not self._final:
-            if began:  # rare: heads arrive in one piece
-                self._loop.call_later(self._pools.head_s, self._head_due, reader)
             return "response head too large" if len(raw) > self._max_head_bytes else None
         try:
             start, end = final_head(raw, self._heads)
@@ -344,17 +333,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._raw_head = b""
         self._pass_head(raw[end:], reader)
         return None
-
-    def _head_due(self, reader: ResponseReader) -> None:
-        if self.reader is reader and self.response is None:
-            LastLook(self._loop, self._head_overdue, reader)
-
-    def _head_overdue(self, reader: ResponseReader) -> None:
-        if self.reader is reader and self.response is None and not self._raw_head.endswith(HEAD_END):
-            try:
-                reader.worker_lost("the response's head took too long", True)
-            except Exception:
-                reader.crashed()
 
     def _pass_head(self, rest: bytes, reader: ResponseReader) -> None:
         assert self.response is not None
@@ -374,18 +352,13 @@ class UpstreamConnection(asyncio.Protocol):
         elif self.complete:
             reader.response_ended()
 
-    def _without_line_breaks(self, data: bytes) -> bytes:
-        """Cut off line breaks after the end of the body, which llhttp ignores."""
-        length = self.response.length if self.response is not None else None
-        if length is None or self.raw_bytes <= length:
-            return data
-        data, self.raw_bytes, self.overrun = data[: length - self.raw_bytes], length, True
-        return data
-
     def _pass_body(self, data: bytes, reader: ResponseReader) -> None:
         self.raw_bytes += len(data)
-        if self.complete:
-            data = self._without_line_breaks(data)
+        length = self.response.length if self.complete and self.response is not None else None
+        if (
+            length is not None and self.raw_bytes > length
+        ):  # line breaks after the end of the body, which llhttp ignores
+            data, self.raw_bytes, self.overrun = data[: length - self.raw_bytes], length, True
         fault = reader.judge(data)
         if fault is not _NO_FAULT:
             data = self._without_end(data, fault)

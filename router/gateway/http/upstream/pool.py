@@ -30,10 +30,6 @@ class Dialler(Protocol):
         """One of the calls above raised. Called while the exception is handled."""
 
 
-UPSTREAM_HEAD_S = 10.0
-"""From the first byte of a response's head to its last: a worker sends it in one piece."""
-
-
 class ConnectionPool:
     """The way to the workers: idle connections by endpoint, and what every request to a worker needs.
 
@@ -58,7 +54,6 @@ class ConnectionPool:
         self.on_refusal: Callable[[Endpoint], None] | None = None
         """Called when an endpoint refuses a connection."""
         self.outbox = outbox
-        self.head_s = UPSTREAM_HEAD_S
         self.redials = redials
         self.keys = keys
         self.scheme = scheme
@@ -91,7 +86,7 @@ class ConnectionPool:
             try:
                 tls = self._tls_for(endpoint)
                 transport, connection = await self.loop.create_connection(
-                    lambda: UpstreamConnection(self, endpoint, self.loop, self._max_head_bytes),
+                    lambda: UpstreamConnection(self, endpoint, self._max_head_bytes),
                     endpoint.host,
                     endpoint.port,
                     ssl=tls,

@@ -32,7 +32,7 @@ class Transport:
 class Pools:
     def __init__(self, flushes=True):
         self.kept, self.flushes, self.quiet = [], flushes, False
-        self.outbox, self.head_s, self.head = self, 1.0, RepeatedResponse()
+        self.outbox, self.head = self, RepeatedResponse()
 
     def repeated(self, endpoint):
         return self.head
@@ -48,18 +48,13 @@ class Pools:
         self.kept.append(connection)
 
 
-class Loop:
-    def call_later(self, delay_s, callback, *args):
-        pass
-
-
 class Reader:
     """Reads one response. With `splice`, it reads as an open event stream does."""
 
     def __init__(self, splice, flushes=True, begins=HEAD, to_head_request=False, passes=True):
         self.got, self.ended, self.lost, self.passed, self.passes = [], False, None, None, passes
         self.pools, self.transport = Pools(flushes), Transport()
-        self.connection = UpstreamConnection(self.pools, Endpoint("http", "h", 1), Loop(), 65_536)
+        self.connection = UpstreamConnection(self.pools, Endpoint("http", "h", 1), 65_536)
         self.connection.connection_made(self.transport)
         self.connection.send(self, b"GET / HTTP/1.1\r\n\r\n", b"", to_head_request)
         if begins:
