@@ -26,7 +26,6 @@ from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
 from router.gateway.http.client.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.client.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.client.input import LINGER_BYTES, LINGER_S
-from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION
 from router.gateway.http.client.request_head import MAX_HEADER_LINES
 from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
 from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
@@ -149,12 +148,6 @@ FIXED: tuple[Fixed, ...] = (
         "Chunks of a body read per event-loop iteration", CHUNKS_PER_ITERATION, "chunks", "they wait for the next one"
     ),
     Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "nothing: they are read later"),
-    Fixed(
-        "Pipelined requests per event-loop iteration",
-        REQUESTS_PER_ITERATION,
-        "requests",
-        "they wait for the next one",
-    ),
     Fixed("Bytes read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
     Fixed("TLS handshake of a client", TLS_HANDSHAKE_S, "seconds", "the connection is closed"),

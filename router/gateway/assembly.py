@@ -24,10 +24,8 @@ from router.gateway.flow.services import GatewayServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
-from router.gateway.http.client.pipelining import PipelineScheduler
 from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.routes import RouteTable
-from router.gateway.http.heap_trim import HeapTrimmer, trimmer
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.time_slices import TimeSlices
 from router.gateway.http.upstream.pool import ConnectionPool
@@ -99,8 +97,7 @@ class Assembly:
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         places = ConnectionLimit(limits.max_connections, loop.time, accept_order)
         self.drain = DrainState(places, timeouts.client_idle_s, timeouts.drain_idle_s)
-        self.heap = HeapTrimmer(loop, trimmer())
-        self.bodies = BodyBufferLimit(limits, self.heap.freed)
+        self.bodies = BodyBufferLimit(limits)
         context.identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(limits)
         self.outbox = WriteCoalescer(loop)
@@ -178,7 +175,6 @@ class Assembly:
             bodies=self.bodies,
             unsent=self.unsent,
             outbox=self.outbox,
-            pipelines=PipelineScheduler(self.loop),
             keys=self.keys,
             callers=self.callers,
             request_ids=self.request_ids,
@@ -255,7 +251,6 @@ class Assembly:
         if self.handovers is not None:
             self.handovers.close()
         self.pools.close()
-        self.heap.close()
 
     def limits(self) -> list[dict[str, Any]]:
         return self.callers.limits(self.keys.names if self.keys is not None else None, self.loop.time())

@@ -59,7 +59,8 @@ class ClientConnection(asyncio.Protocol):
         self.writable = True
         self.input = ClientInput(services.bodies)
         self.output = ClientOutput(services.outbox)
-        self._in_pipelines = False
+        self._next_due = False
+        """One more pipelined request is served in the next iteration of the loop: one read may carry thousands."""
         self._known: tuple[dict[bytes, bytes], int] | None = None
         """The fields of the last head with a valid key, and the generation of the keys at that time."""
         self._routed: dict[bytes, bytes] | None = None
@@ -154,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
     # requests
 
     def _advance(self) -> None:
-        """Handle one request if it is complete. Bytes of further requests wait in the pipeline scheduler."""
+        """Handle one request if it is complete. Further ones wait for later iterations: other clients come first."""
         framer = self._framer
         if self._request is None and not self._over and self.writable:
             stage = framer.state
@@ -176,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         """Start or stop reading from the socket.
 
         While a request is in progress, a limited number of further bytes is read: only a read shows that the client
-        has closed the connection. While pipelined requests wait for the scheduler, nothing is read.
+        has closed the connection. While pipelined requests wait for their turn, nothing is read.
         """
         pending_bytes = self._framer.pending_bytes
         if self.writable and not (pending_bytes or self.input.ahead_bytes or self.input.paused):
@@ -195,14 +196,14 @@ class ClientConnection(asyncio.Protocol):
             self.input.set_reading(False)
         elif pending_bytes:
             self.input.set_reading(False)
-            if not self._in_pipelines:
-                self._in_pipelines = True
-                self._services.pipelines.add(self)
+            if not self._next_due:
+                self._next_due = True
+                self._services.loop.call_soon(self._serve_next)
         else:
             self.input.set_reading(True)
 
-    def serve_next(self) -> None:
-        self._in_pipelines = False
+    def _serve_next(self) -> None:
+        self._next_due = False
         try:
             self._advance()
         except Exception:

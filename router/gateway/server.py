@@ -14,9 +14,9 @@ from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, 
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.last_look import LastLook
-from router.gateway.listen.accept import TLS_HANDSHAKE_S, Acceptor, listen
+from router.gateway.listen.accept import TLS_HANDSHAKE_S, Acceptor, Listener
 from router.gateway.listen.connection_limit import AcceptOrder
-from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
+from router.gateway.listen.drain import SETTLE_S, close_listeners
 from router.gateway.listen.sockets import public_sockets
 from router.gateway.pins import SharedPins
 from router.gateway.preview import PreviewedRequest
@@ -51,7 +51,7 @@ class PublicServer:
         self._context = context
         self._files = FileWatch(context.metrics.reloads)
         self._parts: Assembly | None = None
-        self._servers: list[ListeningServer] = []
+        self._servers: list[Listener] = []
         self._listeners: list[socket.socket] = []
         self._acceptor: Acceptor | None = None
         self._passed = False
@@ -95,7 +95,7 @@ class PublicServer:
             parts.quarantine.query_of_death.deaths = deaths
         if limits is not None:
             parts.callers.share_limits(limits)
-        self._servers = [await listen(loop, acceptor, each, BACKLOG, accept_order) for each in self._listeners]
+        self._servers = [Listener(loop, acceptor, each, accept_order) for each in self._listeners]
         self._files.add("api_keys", parts.keys)
         self._files.add("tls", tls)
         self._files.start()
@@ -163,7 +163,7 @@ class PublicServer:
         parts, acceptor = self._parts, self._acceptor
         assert parts is not None and acceptor is not None, "the gateway has not been started"
         self._listeners = list(listeners)
-        self._servers = [await listen(parts.loop, acceptor, each, BACKLOG) for each in self._listeners]
+        self._servers = [Listener(parts.loop, acceptor, each) for each in self._listeners]
         parts.drain.accepts_again()
 
     async def drained(self) -> None:

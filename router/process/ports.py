@@ -12,7 +12,7 @@ from policies.view import WorkerId
 from router.admin.http.server import AdminServer
 from router.admin.system import TakeoverState
 from router.config.model import Config
-from router.gateway.http.heap_trim import map_large_blocks
+from router.gateway.http.large_blocks import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import PublicServer, address_of

@@ -17,7 +17,6 @@ from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
-from router.gateway.http.client.pipelining import PipelineScheduler
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.tunnel import Tunnel
@@ -101,7 +100,6 @@ class GatewayServices:
     bodies: BodyBufferLimit
     unsent: SendBufferLimit
     outbox: WriteCoalescer
-    pipelines: PipelineScheduler
     keys: ApiKeys | None
     callers: Callers
     request_ids: RequestIds

@@ -13,10 +13,9 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
-from router.gateway.listen.drain import ListeningServer
 from router.gateway.listen.sockets import TLS_SHUTDOWN_S, prepare_accepted
 
 log = logging.getLogger("warmroute.gateway")
@@ -32,13 +31,6 @@ ACCEPTS_PER_ITERATION = 32
 """Most connections that a single process accepts per event-loop iteration."""
 EXHAUSTED_S = 0.5
 """Pause after a failed accept (no file descriptors, no memory)."""
-
-
-class RejectedConnection(asyncio.Protocol):
-    """Closes a connection beyond the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
 
 
 class Acceptor:
@@ -72,23 +64,8 @@ class Acceptor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def accepted(self) -> asyncio.BaseProtocol:
-        """Return the protocol for a plain socket that the event loop accepted.
-
-        It costs a third less than `take`, but the loop does not report failed TLS handshakes.
-        """
-        if not self.limit.has_room():
-            return RejectedConnection()
-        connection = self._connection()
-        self.limit.admit(connection)
-        self.limit.handshake_started(connection, connection.evict)
-        return connection  # type: ignore[no-any-return]
-
-    def secures(self, listener: socket.socket) -> bool:
-        return self._tls is not None and listener.family != socket.AF_UNIX
-
     async def _open(self, client: socket.socket, connection: Any) -> None:
-        tls = self._tls if self.secures(client) else None
+        tls = self._tls if client.family != socket.AF_UNIX else None
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
@@ -184,18 +161,3 @@ class Listener:
             return False
         self._acceptor.take(client)
         return True
-
-
-async def listen(
-    loop: asyncio.AbstractEventLoop,
-    acceptor: Acceptor,
-    listener: socket.socket,
-    backlog: int,
-    accept_order: AcceptOrder | None = None,
-) -> ListeningServer:
-    if accept_order is not None or acceptor.secures(listener):
-        return Listener(loop, acceptor, listener, accept_order)
-    prepare_accepted(listener)
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(acceptor.accepted, sock=listener, backlog=backlog)
-    return await loop.create_server(acceptor.accepted, sock=listener, backlog=backlog)

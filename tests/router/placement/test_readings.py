@@ -1,5 +1,6 @@
 import asyncio
 import random
+from types import SimpleNamespace
 
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
@@ -112,7 +113,7 @@ def test_what_placement_reads_follows_a_request_and_is_in_the_catalogue():
     assert after["queued_prefill_seconds", "h:1"] > before["queued_prefill_seconds", "h:1"]
     assert before["worker_stuck_kv_tokens", "h:1"] == 968
     assert before["desired_replicas", "mixed"] == 1 and before["decision_log_lost_windows",] == 0
-    core.policies.statistics = lambda: {"recorded": {"lost_windows": 1}}
+    core.policies = SimpleNamespace(statistics=lambda: {"recorded": {"lost_windows": 1}})
     assert read()["decision_log_lost_windows",] == 1
     text = page(asyncio.run(Exposition(registry, [part]).snapshot()))[0]
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10000.0' in text

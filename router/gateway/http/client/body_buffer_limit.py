@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from router.config.budgets import BODIES
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
@@ -16,14 +14,13 @@ class BodyBufferLimit:
     """Counts the bytes of bodies in memory and refuses a body that does not fit.
 
     It counts bodies being received, bodies kept for a retry, and the decoded form of large bodies during
-    identification. `freed` is called with each size that is given back.
+    identification.
     """
 
     # A body that does not fit is refused at once. If it waited, its first half would stay in memory, and bodies that
     # wait for each other's memory would wait forever.
 
-    def __init__(self, limits: LimitsConfig, freed: Callable[[int], None] = lambda size_bytes: None) -> None:
-        self._freed = freed
+    def __init__(self, limits: LimitsConfig) -> None:
         self._limit_bytes = BODIES.of(limits)
         self.max_body_bytes = min(limits.max_body_bytes, self._limit_bytes)
         reserved_bytes = self._limit_bytes // RESERVED_PART
@@ -73,4 +70,3 @@ class BodyBufferLimit:
 
     def give_back(self, size_bytes: int) -> None:
         self.used_bytes -= size_bytes
-        self._freed(size_bytes)

@@ -3,7 +3,6 @@ import socket
 
 import pytest
 
-from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
 from tests.support.answers import after, answer_json
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually, iterations
@@ -99,7 +98,7 @@ async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig,
             assert (await client.read(bodiless=request_bytes == OPTIONS)).status in (200, 204, 400, 404)
     watching.cancel()
     assert iterations.answered == 2_000
-    assert iterations.most <= REQUESTS_PER_ITERATION + len(clients)  # each read adds one request
+    assert iterations.most <= 2 * len(clients)  # each read adds one request
 
 
 async def test_pipelined_requests_are_answered_in_order(rig):
@@ -119,6 +118,7 @@ async def test_requests_of_a_client_that_does_not_read_stay_unread(rig, never_re
     attacker = never_reads(gate, get(b"/v1/models") if keyed else LIVEZ)
     sent = await attacker.send_all()
     assert sent < 10_000_000  # the sockets' buffers and 64 kB of responses
+    await eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     answered = len(gate.counted("requests"))
     assert (await gate.ask(LIVEZ)).status == 200
     await eventually(lambda: len(gate.counted("requests")) > answered)
@@ -181,26 +181,3 @@ async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig):
             pass
     assert answered == held["connections"]
     await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
-
-
-class Taker:
-    def __init__(self, backlog, requests):
-        self.backlog, self.requests, self.taken = backlog, requests, 0
-
-    def serve_next(self):
-        self.taken += 1
-        if self.taken == self.requests:
-            raise RuntimeError("the last one fails")
-        self.backlog.add(self)
-
-
-async def test_pipelined_connections_are_served_in_rotation(caplog):
-    backlog = PipelineScheduler(asyncio.get_running_loop(), iteration_s=60)
-    takers = [Taker(backlog, 100), Taker(backlog, 4)]
-    for taker in takers:
-        backlog.add(taker)
-    await iterations(1)
-    assert [taker.taken for taker in takers] == [REQUESTS_PER_ITERATION - 4, 4]
-    await iterations(10)
-    assert (takers[0].taken, len(backlog)) == (100, 0)
-    assert [record.message for record in caplog.records] == ["pipelined request failed"] * 2
