@@ -1,13 +1,8 @@
-"""The author of the text that each regular expression reads, and hostile inputs for hand-written scanners.
+"""Hostile inputs for the regular expressions and the hand-written scanners that read texts of clients and workers.
 
-A new regular expression in `router` or `backends` needs a row here:
-
-- bound to a name of its module: `PATTERNS["module.NAME"] = Row(who writes the text, how it is applied)`. Hostile inputs
-  are made from the expression itself; `inputs` adds more, as functions of their size;
-- made within a function: `INLINE["module.function"]`, the names of the rows of `SCANNERS` that run that function, or
-  `TRUSTED` with the reason why its text is trusted.
-
-A hand-written loop over bytes of clients or workers needs a row in `SCANNERS`.
+Every expression that is bound to a name of its module is tried with inputs that are made from itself. A row of
+`PATTERNS` says how it is applied if a search would be too slow, how long its text is, and adds inputs. A loop over
+bytes of clients or workers needs a row in `SCANNERS`.
 """
 
 from __future__ import annotations
@@ -49,29 +44,29 @@ from router.tokenization.remote_tokenizer import id_pieces
 from router.tokenization.text import canonical_text
 
 CHAT_END, RESPONSES_END = ANSWER_ENDS["/v1/chat/completions"], ANSWER_ENDS["/v1/responses"]
-CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
 HEAD_BYTES = LimitsConfig().max_header_bytes
 TEXT_BYTES = 1 << 20
+TRUSTED = (
+    "backends.simulated.", "router.admin.", "router.config.", "router.control.", "router.diagnosis.",
+    "router.discovery.", "router.gateway.settings.", "router.placement.", "router.replicas.", "router.security.",
+    "router.sidecar.defaults.",
+)  # fmt: skip
+"""Modules whose texts are an operator's, parsed once, or our own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`written_by`: the author of the text. `method`: match, fullmatch or search (which covers finditer, findall, split
-    and sub). `longest_bytes`: the longest text that the expression is applied to."""
+    """`method`: match, fullmatch or search (which covers finditer, findall, split and sub). `longest_bytes`: the
+    longest text that the expression is applied to. `inputs` are functions of their size."""
 
-    written_by: str
-    method: str
+    method: str = "search"
     inputs: tuple[Callable[[int], Any], ...] = ()
     longest_bytes: int = 64 * TEXT_BYTES
 
 
 PATTERNS: dict[str, Row] = {
-    "backends.simulated.request._FIELD": Row(OURS, "search"),
-    "backends.simulated.vocabulary._WORD": Row(OURS, "search"),
-    "backends.vllm.handover.parameters._HOST": Row(WORKER, "fullmatch", longest_bytes=255),
-    "backends.vllm.metrics._LABEL": Row(WORKER, "search"),
+    "backends.vllm.handover.parameters._HOST": Row("fullmatch", longest_bytes=255),
     "backends.vllm.metrics._SAMPLE": Row(
-        WORKER,
         "search",
         (
             lambda size: "vllm:num_requests_running{" + 'a="' * (size // 3) + "\n",
@@ -79,23 +74,9 @@ PATTERNS: dict[str, Row] = {
             lambda size: 'vllm:num_requests_running{a="' + "\\x" * (size // 2) + "\n",
         ),
     ),
-    "backends.vllm.probe._TCP_PORT": Row(WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
-    "backends.vllm.probe._WILDCARD": Row(WORKER, "fullmatch"),
-    "router.cli.checks.examine._TCP": Row(WORKER, "fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
-    "router.admin.http.body_problems._FIELD": Row(OURS, "search"),
-    "router.admin.http.body_problems._PLACE": Row(OURS, "search"),
-    "router.admin.http.body_problems._STEP": Row(OURS, "findall"),
-    "router.config.memory._ESCAPED": Row(OURS, "search"),
-    "router.config.problems._IN_FILE": Row(OPERATOR, "fullmatch"),
-    "router.diagnosis.signals._TERM": Row(OURS, "findall", longest_bytes=256),
-    "router.config.problems._HOST_NAME": Row(OPERATOR, "fullmatch"),
-    "router.config.units._WRITTEN": Row(OPERATOR, "fullmatch"),
-    "router.control.state.differences._PLAIN": Row(OPERATOR, "fullmatch"),
-    "router.placement.policies.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),
-    "router.placement.policies.traffic_routes._RANGE": Row(OPERATOR, "fullmatch"),
-    "router.security.token._LINE": Row(OPERATOR, "fullmatch"),
+    "backends.vllm.probe._TCP_PORT": Row("fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
+    "router.cli.checks.examine._TCP": Row("fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
     "router.gateway.rewrites.model_name._MEMBER": Row(
-        CLIENT,
         "search",
         longest_bytes=SEARCHED_BYTES,
         inputs=(
@@ -105,30 +86,16 @@ PATTERNS: dict[str, Row] = {
         ),
     ),
     "router.gateway.rewrites.model_name._STRING": Row(
-        CLIENT,
         "match",
         longest_bytes=SEARCHED_BYTES,
         inputs=(lambda size: b'"' + b"\\x" * (size // 2), lambda size: b'"' + b"x\\" * (size // 2)),
     ),
     "router.gateway.rewrites.model_name._QUERY": Row(
-        CLIENT, "search", longest_bytes=HEAD_BYTES, inputs=(lambda size: "&model" * (size // 6),)
+        "search", longest_bytes=HEAD_BYTES, inputs=(lambda size: "&model" * (size // 6),)
     ),
-    "router.config.sources.environment._SERVICE_ADDRESS": Row(OPERATOR, "match"),
-    "router.config.sources.environment._SERVICE_LINK": Row(OPERATOR, "fullmatch"),
-    "router.gateway.settings._AMBIGUOUS": Row(OPERATOR, "search"),
-    "router.gateway.settings._ORIGIN": Row(OPERATOR, "fullmatch"),
-    "router.gateway.settings._PATH": Row(OPERATOR, "fullmatch"),
-    "router.discovery.settings._NAME": Row(OPERATOR, "fullmatch"),
-    "router.discovery.settings._OBJECT": Row(OPERATOR, "fullmatch"),
-    "router.replicas.settings._NAME": Row(OPERATOR, "fullmatch"),
-    "router.sidecar.defaults._URL": Row(OPERATOR, "fullmatch"),
-    "router.workers.settings._EVENT_ADDRESS": Row(
-        WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)
-    ),
-    "router.gateway.http.client.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.client.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
+    "router.workers.settings._EVENT_ADDRESS": Row("fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
+    "router.gateway.http.client.access_log._WITH_PORT": Row("fullmatch"),
     "router.gateway.http.client.chunked_body._SIZE": Row(
-        CLIENT,
         "fullmatch",
         longest_bytes=MAX_LINE_BYTES,
         inputs=(
@@ -137,12 +104,8 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"1" + b';a="x";b' * (size // 8) + b"=",
         ),
     ),
-    "router.gateway.http.client.chunked_body._TRAILER": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.client.cors._TOKEN": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.client.request_framer._EMPTY_LINES": Row(CLIENT, "match"),
-    "router.gateway.http.client.request_head._DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.chunked_body._TRAILER": Row("fullmatch"),
     "router.gateway.http.client.request_head._HEAD": Row(
-        CLIENT,
         "fullmatch",
         longest_bytes=HEAD_BYTES,
         inputs=(
@@ -151,114 +114,50 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"GET /" + b"/" * size + b"\x00",
         ),
     ),
-    "router.gateway.http.client.request_head._HOST": Row(CLIENT, "fullmatch"),
     "router.gateway.http.client.request_head.LENGTH_LINE": Row(
-        CLIENT,
         "search",
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
     ),
     "router.gateway.http.client.request_head._OTHER_VERSION": Row(
-        CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
+        "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
     ),
-    "router.gateway.rewrites.json_splice._ESCAPED": Row(CLIENT, "search"),
-    "router.gateway.rewrites.json_splice._OBJECT": Row(CLIENT, "match"),
-    "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
-    "router.gateway.flow.identify.stage._FEW_DIGITS": Row(CLIENT, "fullmatch"),
-    "router.gateway.pins._STORED_ID": Row(WORKER, "search"),
-    "router.sidecar.observed_worker._LOOPBACK": Row(WORKER, "search"),
-    "router.gateway.http.client.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
-    "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
-    "router.gateway.http.upstream.sse.EVENT_END": Row(WORKER, "search"),
-    "router.gateway.http.upstream.sse._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
-    "router.gateway.http.upstream.sse._EMPTY": Row(WORKER, "search"),
-    "router.gateway.http.upstream.sse._PREAMBLE": Row(WORKER, "match"),
-    **{
-        f"router.gateway.http.upstream.answer_end.{name}": Row(WORKER, "search")
-        for name in ("_DONE", "_FINISH", "_ABORT", "_STOP", "_STOP_REASON", "_NO_STOP_REASON", "_NAMES", "_NO_OUTPUT")
-    },
-    "router.gateway.http.upstream.answer_end._NAME": Row(WORKER, "match"),
-    "router.gateway.http.upstream.answer_end._FIELD": Row(WORKER, "match"),
-    "router.gateway.http.upstream.sse._INTRODUCING": Row(WORKER, "match"),
-    "router.gateway.http.upstream.sse._LINE_END": Row(WORKER, "search"),
-    "router.gateway.http.upstream.usage._NO_USAGE": Row(WORKER, "match"),
+    "router.gateway.rewrites.json_splice._OBJECT": Row("match"),
+    "router.gateway.rewrites.json_splice._OPENING": Row("match"),
+    "router.gateway.rewrites.body_rewriter._VERSION": Row("match"),
+    "router.gateway.http.upstream.sse._DATA": Row("search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.http.upstream.usage.USAGE": Row(
-        WORKER,
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
     ),
-    "router.gateway.rewrites.cached_tokens._CACHED": Row(
-        WORKER, "search", (lambda size: b'"cached_tokens":' * (size // 16),)
-    ),
+    "router.gateway.rewrites.cached_tokens._CACHED": Row("search", (lambda size: b'"cached_tokens":' * (size // 16),)),
     "router.gateway.rewrites.cached_tokens._DETAILS": Row(
-        WORKER, "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
+        "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
     ),
     "router.gateway.rewrites.cached_tokens._READ": Row(
-        WORKER, "search", (lambda size: b'"cache_read_input_tokens":' * (size // 26),)
+        "search", (lambda size: b'"cache_read_input_tokens":' * (size // 26),)
     ),
-    "router.gateway.rewrites.cached_tokens._INPUT": Row(
-        WORKER, "search", (lambda size: b'"input_tokens":' * (size // 15),)
-    ),
-    "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),
+    "router.gateway.rewrites.cached_tokens._INPUT": Row("search", (lambda size: b'"input_tokens":' * (size // 15),)),
     "router.gateway.rewrites.usage_frame._STAMP": Row(
-        WORKER,
         "search",
         (
             lambda size: b',"system_fingerprint":"' * (size // 23),
             lambda size: b',"system_fingerprint":"' + b"\\x" * (size // 2),
         ),
     ),
-    "router.gateway.http.upstream.response_head._STATUS_LINE": Row(WORKER, "fullmatch"),
     "router.gateway.http.upstream.response_head._TABBED_CODING": Row(
-        WORKER,
         "search",
         (
             lambda size: b"\r\ntransfer-encoding:" * (size // 20),
             lambda size: b"\r\ntransfer-encoding:chunked" + b" " * size,
         ),
     ),
-    "router.security.keys.NAME": Row(OPERATOR, "fullmatch"),
-    "router.security.keys._LINE": Row(OPERATOR, "fullmatch"),
-    "router.security.token._HASHED": Row(OPERATOR, "fullmatch"),
-    "router.security.token._TOKEN": Row(OPERATOR, "fullmatch"),
-    "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
-    "router.tokenization.body.intake._OTHER_JSON": Row(CLIENT, "match"),
-    "router.tokenization.body.multipart._BOUNDARY": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
-    "router.tokenization.body.multipart._FIELD_NAME": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
-    "router.tokenization.body.multipart._KIND": Row(CLIENT, "match", longest_bytes=HEAD_BYTES),
-    "router.tokenization.body.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
-    "router.tokenization.local.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
-    "router.tokenization.body.multipart._PARAMETER": Row(
-        CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)
-    ),
-    "router.tokenization.local.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
-    "router.tokenization.body.large_json._SCALAR": Row(CLIENT, "match"),
-    "router.tokenization.body.large_json._SPACE": Row(CLIENT, "match"),
-    "router.tokenization.body.large_json._STRING": Row(CLIENT, "match"),
-    "router.hub.fetcher._NAME": Row(WORKER, "fullmatch"),
-    "router.tokenization.body.json_spans._EMPTY": Row(CLIENT, "fullmatch"),
-}
-
-TRUSTED = "trusted: "
-INLINE: dict[str, str | tuple[str, ...]] = {
-    "backends.worker._problem": TRUSTED + "an operator writes a worker's URL",
-    "router.admin.openapi._path_parameters": TRUSTED + "our own paths",
-    "router.diagnosis.condition._template": TRUSTED + "our own conditions",
-    "router.diagnosis.signals._matches": TRUSTED + "our own conditions",
-    "router.admin.openapi.openapi_path": TRUSTED + "our own paths",
-    "router.config.sources.text._number": TRUSTED + "an operator writes settings",
-    "router.config.typed._fits": TRUSTED + "an operator writes settings",
-    "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
-    "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
-    "router.gateway.http.upstream.headers._cut": TRUSTED
-    + "a head that has been checked; each of its lines is tried once",
-    "router.tokenization.local.segmenter.Segmenter.__init__": (
-        "special tokens",
-        "halves of special tokens",
-        "white space between tokens",
-    ),
-    "router.tokenization.local.word_memo.WordMemo.__init__": TRUSTED
-    + "added tokens as they are written, as in the segmenter, tried at each of at most 8,192 characters",
-    "router.tokenization.body.parsed_body.as_int": ("number as text",),
+    "router.tokenization.body.multipart._BOUNDARY": Row("fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.body.multipart._FIELD_NAME": Row("fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.body.multipart._KIND": Row("match", longest_bytes=HEAD_BYTES),
+    "router.tokenization.local.word_memo._STRETCH": Row("search", (lambda size: "a'" * (size // 2),), 8_192),
+    "router.tokenization.body.multipart._PARAMETER": Row("match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
+    "router.tokenization.local.long_text._WORD_END": Row("search", (lambda size: "a " * (size // 2),)),
+    "router.hub.fetcher._NAME": Row("fullmatch"),
 }
 
 
