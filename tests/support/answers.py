@@ -71,6 +71,25 @@ def saying(*parts: bytes) -> Answer:
     return script
 
 
+def says(*parts: bytes) -> Answer:
+    """Return a script that writes `parts`."""
+
+    async def script(script: Script) -> None:
+        await script.say(*parts)
+
+    return script
+
+
+def dying(*parts: bytes) -> Answer:
+    """Return a script that writes `parts`, and aborts the connection."""
+
+    async def script(script: Script) -> None:
+        await script.say(*parts)
+        await script.die()
+
+    return script
+
+
 def stream_until(go_on: asyncio.Event) -> Answer:
     """Return a script of a stream that ends once `go_on` is set."""
 

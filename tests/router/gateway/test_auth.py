@@ -10,7 +10,7 @@ import pytest
 from router.config.model import Config
 from router.security.keys import digest_of, new_key
 from router.telemetry.logs import setup_logging
-from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, dying, event, json_head
 from tests.support.raw_client import PLAIN, bearer, get, key_line, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
@@ -233,14 +233,8 @@ async def failing_in_stream(script):
     await script.say(STREAM_HEAD, chunk(b"data: " + error + b"\n\n"), END)
 
 
-async def breaking_http(script):
-    await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: zz\r\n\r\n" + PROMPT.encode())
-    await script.die()
-
-
-async def breaking_in_stream(script):
-    await script.say(STREAM_HEAD, chunk(event(PROMPT)), PROMPT.encode() + b"\r\n")
-    await script.die()
+breaking_http = dying(b"HTTP/1.1 200 OK\r\ncontent-length: zz\r\n\r\n" + PROMPT.encode())
+breaking_in_stream = dying(STREAM_HEAD, chunk(event(PROMPT)), PROMPT.encode() + b"\r\n")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -60,10 +60,7 @@ async def test_a_client_that_leaves_during_the_stream_frees_the_worker(rig, how)
 
 
 async def test_an_aborted_stream_is_logged_with_its_progress(rig, caplog):
-    async def endless(script):
-        await script.say(STREAM, chunk(event("a")), chunk(event("b")))
-        await script.gone()
-
+    endless = saying(STREAM, chunk(event("a")), chunk(event("b")))
     gate = await rig(endless, access_log=True)
     caplog.set_level(logging.INFO, "warmroute.access")
     client = await gate.send(post())
@@ -392,10 +389,7 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
 
 
 async def test_the_drain_deadline_answers_requests_without_a_response_503(rig):
-    async def half(script):
-        await script.say(json_head(100), b'{"half')
-        await script.gone()
-
+    half = saying(json_head(100), b'{"half')
     gate = await rig(silent)
     waiting, uploading = await gate.connect(), await gate.connect()
     waiting.writer.write(post())

@@ -10,37 +10,18 @@ import pytest
 from policies.spec import PolicySpec
 from policies.view import Decision
 from router.gateway.flow.outbound import OutboundRequest
-from tests.support.answers import STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import STREAM_HEAD, answer_json, answer_stream, chunk, dying, event, json_head, saying, says
 from tests.support.raw_client import post
 from tests.support.waiting import eventually
 
 UNSERVED = json.dumps({"error": {"message": "no", "type": "NotFoundError", "param": "model", "code": 404}}).encode()
 
 
-def saying(*parts):
-    async def script(script):
-        await script.say(*parts)
-        await script.gone()
-
-    return script
-
-
-def says_then_dies(*parts):
-    async def script(script):
-        await script.say(*parts)
-        await script.die()
-
-    return script
-
-
 def status(line, body=b"{}"):
-    async def script(script):
-        await script.say(json_head(len(body), line), body)
-
-    return script
+    return says(json_head(len(body), line), body)
 
 
-begins, dies, silent = saying(STREAM_HEAD, chunk(event("a"))), says_then_dies(), saying()
+begins, dies, silent = saying(STREAM_HEAD, chunk(event("a"))), dying(), saying()
 
 
 def unreachable(gate):
@@ -81,7 +62,7 @@ ENDINGS = {
     "retried": {"scripts": [status(b"503 Busy"), answer_stream]},
     "all attempts failed": {"scripts": [dies] * 2},
     "unreachable": {"setup": unreachable},
-    "stream broken": {"scripts": [says_then_dies(STREAM_HEAD, chunk(event("a")))]},
+    "stream broken": {"scripts": [dying(STREAM_HEAD, chunk(event("a")))]},
     "stream stalled": {"scripts": [begins], "timeouts": {"stream_idle_s": 0.1}},
     "first event late": {"scripts": [silent], "timeouts": {"first_event_s": 0.1}},
     "time up": {"scripts": [silent], "timeouts": {"total_s": 0.1}},

@@ -20,6 +20,7 @@ from tests.support.answers import (
     event,
     once,
     saying,
+    says,
     silent,
     stream_until,
     usage_event,
@@ -113,14 +114,10 @@ async def test_a_refusal_is_retried_on_up_to_two_other_workers(rig):
 async def test_a_429_is_relayed_and_does_not_pause_the_worker(rig):
     limit = b'{"error":{"message":"slow down","code":429}}'
 
-    async def limited(script):
-        await script.say(
-            b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 9\r\ncontent-length: %d\r\n\r\n" % len(limit), limit
-        )
-
-    async def limited_in_stream(script):
-        await script.say(STREAM, chunk(b"data: " + limit + b"\n\n"), chunk(DONE), END)
-
+    limited = says(
+        b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 9\r\ncontent-length: %d\r\n\r\n" % len(limit), limit
+    )
+    limited_in_stream = says(STREAM, chunk(b"data: " + limit + b"\n\n"), chunk(DONE), END)
     gate = await rig(*once(limited))
     reply = await gate.ask(post())
     assert (reply.status, reply.header(b"retry-after"), reply.body) == (429, b"9", limit)
@@ -143,9 +140,7 @@ async def test_a_503_as_first_event_is_retried_as_a_refusal(rig):
 async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
     mistake = ERROR.replace(b"500", b"400")
 
-    async def script(script):
-        await script.say(STREAM, chunk(mistake), chunk(DONE), END)
-
+    script = says(STREAM, chunk(mistake), chunk(DONE), END)
     gate = await rig(script, script)
     assert (await gate.ask(post())).body == mistake + DONE
     events = [each for each in gate.recorded.events if not each.startswith("progress")]
@@ -153,9 +148,7 @@ async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
 
 
 async def test_the_retry_after_of_a_refusal_is_relayed(rig):
-    async def refuse(script):
-        await script.say(b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
-
+    refuse = says(b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
     gate = await rig(refuse)
     assert (await gate.ask(post())).header(b"retry-after") == b"7"
 
@@ -223,10 +216,7 @@ async def test_an_answer_in_one_piece_has_no_limit_on_its_first_byte(rig, path):
 
 
 async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_event(rig):
-    async def silent(script):
-        await script.say(STREAM)
-        await script.gone()
-
+    silent = saying(STREAM)
     gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}])
     assert (await gate.ask(post(b"/custom", b"anything"))).status == 200
     assert gate.recorded.events == ["ticket", "retry late", "failed late", "finished 200"]

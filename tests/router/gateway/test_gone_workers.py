@@ -84,10 +84,7 @@ async def test_without_another_worker_the_client_may_try_again(rig):
 
 
 async def test_an_answer_in_one_piece_that_has_begun_is_cut(rig):
-    async def half(script):
-        await script.say(json_head(100), b'{"half')
-        await script.gone()
-
+    half = saying(json_head(100), b'{"half')
     gate = await rig(half)
     client = await asked(gate, PLAIN)
     await client.reader.readuntil(b"half")

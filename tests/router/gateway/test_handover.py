@@ -10,7 +10,7 @@ from backends.simulated.settings import WorkerSettings
 from router.gateway.layers.handover.heartbeat import Heartbeat
 from router.placement.request import Request
 from tests.support import otlp
-from tests.support.answers import silent
+from tests.support.answers import dying, silent
 from tests.support.otlp import Sink
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
@@ -400,10 +400,7 @@ async def test_without_another_prefill_worker_one_worker_computes_all(shared):
 async def test_whatever_the_prefill_worker_answers_the_client_gets_an_answer(shared, answer):
     gateway = await shared()
 
-    async def script(script):
-        await script.say(answer)
-        await script.die()
-
+    script = dying(answer)
     await gateway.scripted(script, "prefill")
     decode, _ = await gateway.add("decode")
     gateway.occupy()

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tests.support.answers import END, answer_stream, chunk
+from tests.support.answers import END, answer_stream, chunk, says
 from tests.support.raw_client import PLAIN, post
 
 WORDS = b'{"error":{"message":"CUDA out of memory","type":"InternalServerError","param":null,"code":500}}'
@@ -42,9 +42,7 @@ async def test_a_500_is_retried_on_another_worker(rig):
 
 
 async def test_a_chunked_500_reaches_an_http_1_0_client(rig):
-    async def script(script):
-        await script.say(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"broken"), END)
-
+    script = says(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"broken"), END)
     gate = await rig(script)
     assert (await gate.ask(post())).body == b"broken"
     reply = await gate.ask(post(version=b"1.0"))

@@ -17,6 +17,7 @@ from tests.support.answers import (
     event,
     in_turn,
     json_head,
+    says,
 )
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post
@@ -32,10 +33,7 @@ DRAINING, READY = WorkerState.DRAINING, WorkerState.READY
 def stops(error=OPENAI, status=b"500 Internal Server Error"):
     body = msgspec.json.encode(error)
 
-    async def script(script):
-        await script.say(json_head(len(body), status), body)
-
-    return script
+    return says(json_head(len(body), status), body)
 
 
 def states(gate):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.support.answers import DONE, END, chunk, event, json_head, once, usage_event
+from tests.support.answers import DONE, END, chunk, event, json_head, once, says, usage_event
 from tests.support.raw_client import post
 from tests.support.waiting import eventually
 
@@ -158,9 +158,7 @@ async def test_a_stream_that_ends_by_its_rules_is_left_as_it_is(rig, case, frami
 
 
 async def test_a_stream_of_announced_length_is_left_as_it_is(rig):
-    async def script(script):
-        await script.say(EVENTS % 1 + b"content-length: %d\r\n\r\n" % len(event("a")), event("a"))
-
+    script = says(EVENTS % 1 + b"content-length: %d\r\n\r\n" % len(event("a")), event("a"))
     gate = await rig(script)
     assert (await gate.ask(post())).body == event("a")
 

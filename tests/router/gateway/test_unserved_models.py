@@ -6,7 +6,7 @@ import pytest
 
 from router.gateway.flow.attempt.opening import NOT_FOUND_BYTES
 from router.placement.fleet.fleet import WorkerState
-from tests.support.answers import DONE, answer_json, answer_stream, event, once
+from tests.support.answers import DONE, answer_json, answer_stream, event, once, says
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post
 
@@ -175,9 +175,7 @@ async def test_a_404_without_a_model_is_not_retried(rig):
 async def test_a_long_404_is_relayed_unread(rig):
     body = UNSERVED[:-1] + b" " * NOT_FOUND_BYTES + UNSERVED[-1:]
 
-    async def script(script):
-        await script.say(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n" % len(body), body)
-
+    script = says(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n" % len(body), body)
     gate = await rig(script, script)
     asked(gate)
     reply = await gate.ask(post())

@@ -6,7 +6,7 @@ import pytest
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.error_format import body_event, error_body, error_event
 from router.placement.request import Usage
-from tests.support.answers import END, STREAM, answer_json, chunk
+from tests.support.answers import END, STREAM, answer_json, chunk, says
 from tests.support.raw_client import get, post
 
 MESSAGES = b"/v1/messages"
@@ -91,9 +91,7 @@ async def test_introductory_events_pass_after_comments(rig):
 
 
 async def test_usage_of_a_messages_stream_is_read(rig):
-    async def script(script):
-        await script.say(STREAM, chunk(START), chunk(STOP), END)
-
+    script = says(STREAM, chunk(START), chunk(STOP), END)
     gate = await rig(script)
     assert (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]))).body == START + STOP
     assert gate.recorded.usage == Usage(40, 3, 32)

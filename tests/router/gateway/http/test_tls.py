@@ -11,7 +11,18 @@ import pytest
 import trustme
 
 from router.security.reload import FileWatch
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    answer_json,
+    answer_stream,
+    chunk,
+    dying,
+    event,
+    json_head,
+    says,
+)
 from tests.support.memory import peak_bytes, start_peak
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
@@ -110,9 +121,7 @@ async def test_old_tls_versions_are_refused(rig, authority, pair):
 async def test_large_bodies_pass_both_ways_over_tls(rig, authority, pair, worker_over_tls):
     answer = os.urandom(20_000_000)
 
-    async def big(script):
-        await script.say(json_head(len(answer)), answer)
-
+    big = says(json_head(len(answer)), answer)
     worker = await worker_over_tls(big)
     gateway = await rig(tls=pair, worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
@@ -411,11 +420,7 @@ async def test_a_worker_with_an_endless_handshake_is_replaced(rig, authority, wo
 
 
 async def test_a_worker_lost_in_a_tls_stream_gives_an_error_event(rig, authority, worker_over_tls):
-    async def dying(script):
-        await script.say(STREAM_HEAD, chunk(event("a")))
-        await script.die()
-
-    worker = await worker_over_tls(dying)
+    worker = await worker_over_tls(dying(STREAM_HEAD, chunk(event("a"))))
     gateway = await rig(worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
     reply = await gateway.ask(post())

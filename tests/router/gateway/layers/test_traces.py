@@ -6,7 +6,7 @@ import pytest
 
 from router.tracing.context import traced
 from tests.support import otlp
-from tests.support.answers import answer_json, answer_stream
+from tests.support.answers import answer_json, answer_stream, says
 from tests.support.otlp import Sink
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually
@@ -38,12 +38,8 @@ def traceparent(gate, place=0):
     return traced(gate.workers[place].requests[0].header(b"traceparent"))
 
 
-async def refuse(script):
-    await script.say(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n")
-
-
-async def break_off(script):
-    await script.say(b"HTTP/1.1 500 Oops\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+refuse = says(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n")
+break_off = says(b"HTTP/1.1 500 Oops\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
 
 
 async def test_a_stream_has_one_tree_of_spans(tracing):

@@ -11,7 +11,7 @@ from router.errors import RequestError
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.request_head import parse_head
 from router.gateway.http.client.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
-from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk
+from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, says
 from tests.support.raw_client import PLAIN, get, post
 
 
@@ -217,9 +217,7 @@ async def test_headers_of_openais_sdk_are_allowed(rig):
 
 
 async def test_without_cors_the_workers_cors_headers_are_relayed(rig):
-    async def script(script):
-        await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\naccess-control-allow-origin: *\r\n\r\n{}")
-
+    script = says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\naccess-control-allow-origin: *\r\n\r\n{}")
     gate = await rig(script)
     assert (await gate.ask(post(body=PLAIN))).header(b"access-control-allow-origin") == b"*"
     reply = await gate.ask(get(b"*", PREFLIGHT, b"OPTIONS"))
