@@ -1,6 +1,6 @@
 """/v1/messages and /v1/responses in plain text, as far as the end-to-end tests use them.
 
-Tools and thinking may be in a prompt, but an answer is one text, without stop strings. Events have vLLM's timing: a
+Tools and thinking may be in a prompt, but an answer is one text. Events have vLLM's timing: a
 Messages stream starts with the first token, and a Responses stream sends its first events before it.
 """
 
@@ -34,8 +34,6 @@ class MessagesDialect:
     def read(self, values: dict[str, Any]) -> ChatBody:
         if values.get("max_tokens") is None:
             raise ApiError("max_tokens is missing.", param="max_tokens")
-        if values.get("stop_sequences"):
-            raise ApiError("stop_sequences are not simulated.", param="stop_sequences")
         passed = _fields(values, "messages", "max_tokens", *_SHARED)
         return read_body(ChatBody, passed)
 

@@ -108,7 +108,7 @@ class Frames:
         choice["logprobs"] = None
         choice["finish_reason"] = generation.finish_reason
         if generation.finish_reason is not None:
-            choice["stop_reason"] = generation.stop_reason
+            choice["stop_reason"] = None
         if self.with_ids:
             choice["token_ids"] = token_ids
             if prompt_ids is not None and not self._shape.chat:
@@ -142,8 +142,8 @@ class Stream:
         self.first: Generation | None = None
 
     def frames(self, generation: Generation, token_id: int, reason: FinishReason | None) -> list[bytes]:
-        """Return the frames of one delivery: usually one, and none while the text may still become a stop string."""
-        if generation.token_ids and reason is None and generation.plain and not self._frames.with_ids:
+        """Return the frames of one delivery, usually one."""
+        if generation.token_ids and reason is None and not self._frames.with_ids:
             generation.token_ids.append(token_id)
             return [self._frames.token(generation.index, self._vocabulary.json_text(token_id))]
         if generation.finish_reason is not None:
@@ -163,8 +163,6 @@ class Stream:
         if generation.finish_reason is not None:
             self.ended += 1
             params = self._offered(generation.state)
-        elif not shown and not self._frames.with_ids:
-            return []
         prompt_ids = self._prompts[generation.index] if opens else None
         token_ids = [token_id] if token_id != NO_TOKEN else []
         return [self._frames.full(generation, shown, token_ids, prompt_ids, params)]
@@ -205,7 +203,7 @@ def _choice(shape: ApiShape, generation: Generation, prompts: Sequence[Sequence[
         choice["text"] = text
     choice["logprobs"] = None
     choice["finish_reason"] = generation.finish_reason
-    choice["stop_reason"] = generation.stop_reason
+    choice["stop_reason"] = None
     choice["token_ids"] = generation.token_ids if prompts is not None else None
     if not shape.chat:
         choice["prompt_token_ids"] = list(prompts[generation.index]) if prompts is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -29,6 +29,21 @@ _TRANSFER_COUNTERS = (
     ("vllm:nixl_num_notifications_after_expiry", "Loads that ended after their lease.", "late"),
     ("vllm:nixl_num_failed_transfers", "Loads that failed.", "failed"),
 )
+_HISTOGRAMS: tuple[tuple[str, str, Sequence[float] | None], ...] = (
+    ("time_to_first_token_seconds", "Time to first token.", TTFT_S),
+    ("inter_token_latency_seconds", "Time between two tokens.", ITL_S),
+    ("request_time_per_output_token_seconds", "Mean time per output token of a request.", ITL_S),
+    ("e2e_request_latency_seconds", "Whole request.", DURATION_S),
+    ("request_queue_time_seconds", "Time spent waiting.", DURATION_S),
+    ("request_inference_time_seconds", "Time spent running.", DURATION_S),
+    ("request_prefill_time_seconds", "Scheduled to first token.", DURATION_S),
+    ("request_decode_time_seconds", "First to last token.", DURATION_S),
+    ("request_prompt_tokens", "Prompt tokens of a request.", None),
+    ("request_generation_tokens", "Tokens generated for a request.", None),
+    ("request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", None),
+    ("iteration_tokens_total", "Tokens per step.", ITERATION_TOKENS),
+)
+"""Name without its prefix, help, and bounds; None: those of lengths up to the model's."""
 _SUFFIXES = {"gauge": "", "counter": "_total"}
 
 
@@ -82,24 +97,10 @@ class WorkerMetrics(Collector):
         self._log_stats = log_stats
         self._transfers = transfers
         lengths = length_bounds(max_model_len)
-        self.ttft = TokenHistogram("vllm:time_to_first_token_seconds", "Time to first token.", TTFT_S)
-        self.itl = TokenHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", ITL_S)
-        self.tpot = TokenHistogram(
-            "vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", ITL_S
-        )
-        self.e2e = TokenHistogram("vllm:e2e_request_latency_seconds", "Whole request.", DURATION_S)
-        self.queue = TokenHistogram("vllm:request_queue_time_seconds", "Time spent waiting.", DURATION_S)
-        self.inference = TokenHistogram("vllm:request_inference_time_seconds", "Time spent running.", DURATION_S)
-        self.prefill = TokenHistogram("vllm:request_prefill_time_seconds", "Scheduled to first token.", DURATION_S)
-        self.decode = TokenHistogram("vllm:request_decode_time_seconds", "First to last token.", DURATION_S)
-        self.prompt_tokens = TokenHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths)
-        self.output_tokens = TokenHistogram(
-            "vllm:request_generation_tokens", "Tokens generated for a request.", lengths
-        )
-        self.computed_tokens = TokenHistogram(
-            "vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", lengths
-        )
-        self.iteration_tokens = TokenHistogram("vllm:iteration_tokens_total", "Tokens per step.", ITERATION_TOKENS)
+        self._histograms = {
+            name: TokenHistogram(f"vllm:{name}", text, lengths if bounds is None else bounds)
+            for name, text, bounds in _HISTOGRAMS
+        }
         self._finished = dict.fromkeys(FinishReason, 0)
         self._rejected = 0
         self._registry = CollectorRegistry()
@@ -111,9 +112,9 @@ class WorkerMetrics(Collector):
     def token(self, generation: Generation, now_s: float) -> None:
         if generation.first_token_s is None:
             generation.first_token_s = now_s
-            self.ttft.observe(now_s - generation.state.arrived_s)
+            self._observe("time_to_first_token_seconds", now_s - generation.state.arrived_s)
         else:
-            self.itl.observe(now_s - generation.last_token_s)
+            self._observe("inter_token_latency_seconds", now_s - generation.last_token_s)
         generation.last_token_s = now_s
 
     def rejected(self) -> None:
@@ -125,16 +126,26 @@ class WorkerMetrics(Collector):
         state, first_token_s = generation.state, generation.first_token_s
         if reason is FinishReason.ABORT or state.first_scheduled_s is None or first_token_s is None:
             return
-        self.e2e.observe(now_s - state.arrived_s)
-        self.queue.observe(state.first_scheduled_s - state.arrived_s)
-        self.inference.observe(now_s - state.first_scheduled_s)
-        self.prefill.observe(first_token_s - state.first_scheduled_s)
-        self.decode.observe(now_s - first_token_s)
+        observed = {
+            "e2e_request_latency_seconds": now_s - state.arrived_s,
+            "request_queue_time_seconds": state.first_scheduled_s - state.arrived_s,
+            "request_inference_time_seconds": now_s - state.first_scheduled_s,
+            "request_prefill_time_seconds": first_token_s - state.first_scheduled_s,
+            "request_decode_time_seconds": now_s - first_token_s,
+            "request_prompt_tokens": state.prompt_tokens,
+            "request_generation_tokens": state.output_tokens,
+            "request_prefill_kv_computed_tokens": state.prompt_tokens - (state.cached_tokens or 0),
+        }
+        for name, value in observed.items():
+            self._observe(name, value)
         if state.output_tokens > 1:
-            self.tpot.observe((now_s - first_token_s) / (state.output_tokens - 1))
-        self.prompt_tokens.observe(state.prompt_tokens)
-        self.output_tokens.observe(state.output_tokens)
-        self.computed_tokens.observe(state.prompt_tokens - (state.cached_tokens or 0))
+            self._observe("request_time_per_output_token_seconds", (now_s - first_token_s) / (state.output_tokens - 1))
+
+    def stepped(self, tokens: int) -> None:
+        self._observe("iteration_tokens_total", tokens)
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing in advance: registering must not query the engine."""
@@ -146,9 +157,7 @@ class WorkerMetrics(Collector):
             numbers = self._engine_statistics()
             yield from self._gauges(numbers)
             yield from self._counters(numbers)
-            for slot in vars(self).values():
-                if isinstance(slot, TokenHistogram):
-                    yield slot.family(self._labels)
+            yield from (histogram.family(self._labels) for histogram in self._histograms.values())
         # A change of this value shows a reader of the page that another process answers.
         yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)
 

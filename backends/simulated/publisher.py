@@ -82,8 +82,7 @@ def to_wire(event: engine_events.CacheEvent, medium: str = _GPU) -> WireEvent:
 class EventPublisher:
     """PUB and replay socket of one engine, on the running event loop; never blocks it for long.
 
-    Slow subscribers lose batches beyond `hwm`, as with vLLM. `dropped` sequence numbers can be withheld from PUB (but
-    kept for replay) to rehearse a lossy link.
+    Slow subscribers lose batches beyond `hwm`, as with vLLM.
     """
 
     def __init__(self, topic: str, buffer_steps: int, hwm: int) -> None:
@@ -91,8 +90,6 @@ class EventPublisher:
         self._sockets = EventSockets(topic, self._buffer, hwm)
         self._encoder = msgspec.msgpack.Encoder()
         self._next_seq = 0
-        self._to_drop = 0
-        self._dropped = 0
 
     def start(self, host: str, port: int, replay_port: int) -> tuple[str, str]:
         """Bind both sockets and answer replays from now on; return the two bound endpoints."""
@@ -114,20 +111,11 @@ class EventPublisher:
         seq, payload = self._next_seq, self._encoder.encode(_Batch(ts, wire, 0))
         self._next_seq += 1
         self._buffer.append(seq, payload)
-        if self._to_drop:
-            self._to_drop -= 1
-            self._dropped += 1
-            return
         self._sockets.publish(seq, payload)
-
-    def drop_next(self, batches: int) -> None:
-        """Withhold the next `batches` from subscribers, as a lossy link would; replay still has them."""
-        self._to_drop = batches
 
     def statistics(self) -> dict[str, Any]:
         return {
-            "published_batches": self._next_seq - self._dropped,
+            "published_batches": self._next_seq,
             "buffered_batches": len(self._buffer),
-            "dropped_batches": self._dropped,
             **self._sockets.statistics(),
         }

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -36,18 +35,14 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that both paths share. Sampling parameters have no effect here: words are drawn at random."""
+    """Fields that both paths share. Sampling parameters and stop strings have no effect: words are drawn at random."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Positive | None = None
-    min_tokens: Count | None = None
     n: Positive | None = None
     ignore_eos: bool | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: TokenIds | None = None
-    include_stop_str_in_output: bool | None = None
     cache_salt: str | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
@@ -118,16 +113,6 @@ class UnloadAdapterBody(msgspec.Struct, frozen=True):
     lora_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """Conditions that end an answer before its length: strings in its text, token ids, and the earliest end."""
-
-    strings: tuple[str, ...] = ()
-    token_ids: frozenset[int] = frozenset()
-    keep_string: bool = False
-    min_tokens: int = 0
-
-
 Body = TypeVar("Body")
 
 
@@ -194,15 +179,6 @@ def _check_salt(salt: str | None) -> None:
         )
 
 
-def read_stopping(body: ChatBody | CompletionBody) -> Stopping:
-    """Return the body's stop conditions; raises `ApiError` for an empty stop string."""
-    strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    if "" in strings:
-        raise ApiError("stop must not contain an empty string.", param="stop")
-    token_ids = frozenset(body.stop_token_ids or ())
-    return Stopping(strings, token_ids, bool(body.include_stop_str_in_output), body.min_tokens or 0)
-
-
 def split_prompts(prompt: Prompts) -> list[str | list[int]]:
     """Return one or several prompts, each text or token ids; raises `ApiError` for anything else, and for none."""
     if isinstance(prompt, str):
@@ -251,10 +227,7 @@ def answer_tokens(prompt_tokens: int, body: ChatBody | CompletionBody, max_model
             f"maximum context length of {max_model_len} tokens.",
             param="max_tokens",
         )
-    limit = min(room, default) if wanted is None else wanted
-    if (body.min_tokens or 0) > limit:
-        raise ApiError(f"min_tokens is {body.min_tokens}, above max_tokens = {limit}.", param="min_tokens")
-    return limit
+    return min(room, default) if wanted is None else wanted
 
 
 def _wanted_tokens(body: ChatBody | CompletionBody) -> int | None:
@@ -269,5 +242,4 @@ def draw_stop(body: ChatBody | CompletionBody, chance: float, draw: Callable[[],
     """
     if body.ignore_eos or chance <= 0:
         return None
-    drawn = 1 if chance >= 1 else 1 + int(math.log(1.0 - draw()) / math.log(1.0 - chance))
-    return max(drawn, body.min_tokens or 1)
+    return 1 if chance >= 1 else 1 + int(math.log(1.0 - draw()) / math.log(1.0 - chance))

@@ -53,9 +53,7 @@ class _WorkerServer(uvicorn.Server):
 
 @dataclass(slots=True)
 class RunningWorker:
-    """A serving worker: its addresses, and its parts for tests (`worker.statistics()`,
-    `worker.publisher.drop_next`).
-    """
+    """A serving worker: its addresses, and its parts for tests (`worker.statistics()`)."""
 
     bound: BoundWorker
     worker: SimulatedWorker

@@ -32,7 +32,6 @@ from backends.simulated.request import (
     CompletionBody,
     answer_tokens,
     draw_stop,
-    read_stopping,
 )
 from backends.simulated.settings import WorkerSettings
 from backends.simulated.vocabulary import Vocabulary
@@ -170,7 +169,6 @@ class SimulatedWorker:
         default = self.settings.default_max_tokens if isinstance(body, ChatBody) else COMPLETION_MAX_TOKENS
         self._admit(len(prompts))
         lengths = [answer_tokens(len(prompt), body, self.max_model_len, default) for prompt in prompts]
-        stopping = read_stopping(body)
         inbox = Inbox()
         generations: list[Generation] = []
         for index, (prompt, max_tokens) in enumerate(zip(prompts, lengths, strict=True)):
@@ -193,7 +191,7 @@ class SimulatedWorker:
                 for generation in generations:
                     self.abort(generation)
                 raise ApiError(str(error), param="prompt") from None
-            generation = Generation(state, index, inbox, stopping, self._stopped_by_text)
+            generation = Generation(state, index, inbox)
             self._live[request.id] = generation
             self._idle.clear()
             generations.append(generation)
@@ -217,7 +215,7 @@ class SimulatedWorker:
             below = () if self.peer_tier is None else self.peer_tier.host.copy(result.events)
             if self.publisher is not None:
                 self.publisher.publish(result.events, time.time(), below)
-        self.metrics.iteration_tokens.observe(result.prefill_tokens + result.decodes)
+        self.metrics.stepped(result.prefill_tokens + result.decodes)
         live = self._live
         for request_id, token_id, reason in result.outputs:
             generation = live.get(request_id)
@@ -237,19 +235,13 @@ class SimulatedWorker:
         self.transfers.ended(generation.state.request.id, reason)
         self.metrics.finished(generation, reason, time.monotonic())
 
-    def _stopped_by_text(self, generation: Generation) -> None:
-        self._end(generation, FinishReason.STOP)
-
     def abort(self, generation: Generation) -> None:
         """Remove `generation` from the engine at once. This has no effect if it has ended."""
-        self._end(generation, FinishReason.ABORT)
-
-    def _end(self, generation: Generation, reason: FinishReason) -> None:
         request_id = generation.state.request.id
         if request_id in self._live:
             self.engine.abort(request_id)
             self.engine.let_go(request_id)  # its last step may have been computed already
-            self._forget(generation, reason)
+            self._forget(generation, FinishReason.ABORT)
 
     def abort_all(self) -> None:
         """End every answer with the reason "abort", as a shutdown or a sleep does."""

@@ -147,17 +147,3 @@ async def test_a_replay_sends_the_batches_from_a_number_on(worker_with, context)
         assert tokens == [400, 500, 600, 700, 800, 900]
         assert await replay(context, client, 10) == []
         assert client.worker.publisher.statistics()["replays"] == 2
-
-
-async def test_withheld_batch_leaves_a_gap_that_replay_fills(worker_with, context):
-    async with worker_with() as client:
-        socket = await subscribe(context, client)
-        before = client.worker.publisher.statistics()["published_batches"]
-        client.worker.publisher.drop_next(1)
-        await ask(client, [1] * 17)
-        await ask(client, [2] * 17)
-        _, seq, _ = await receive(socket)
-        assert int.from_bytes(seq, "big") == before + 1
-        replies = await replay(context, client, before)
-        assert [number for _, number, _ in replies] == [before, before + 1]
-        assert client.worker.publisher.statistics()["dropped_batches"] == 1
