@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from backends.clock.settings import ClockSettings
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, Mooncake
-from backends.vllm.handover.nixl_pull import NixlPull
+from backends.vllm.handover.nixl import NixlPull
 from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.shared_store import SharedStore
 from loadtest.fleet.command import LAST_PORT

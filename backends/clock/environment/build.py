@@ -3,8 +3,7 @@
 It runs as a file, with the standard library alone, before anything is installed: `python3.11
 backends/clock/environment/build.py .venv-vllm --recipe vllm-0.33`.
 
-Each finished step leaves a stamp, a hash of the step and all steps before it. A run continues from the first step whose
-stamp is missing or differs. If an earlier step changed, the environment is rebuilt.
+A record names the finished steps. If one of them changed, the environment is rebuilt.
 """
 
 import argparse
@@ -53,44 +52,28 @@ def read(path: Path) -> Recipe:
     return Recipe(str(table["python"]), steps)
 
 
-def stamps(recipe: Recipe) -> list[str]:
-    """Return one hash per step, each covering the steps before it."""
-    so_far = hashlib.sha256(recipe.python.encode())
-    hashes = []
-    for step in recipe.steps:
-        so_far.update(json.dumps([step.name, *step.install]).encode())
-        hashes.append(so_far.hexdigest())
-    return hashes
-
-
-def done(environment: Path) -> list[str]:
-    """Return the stamps of the finished steps in this environment, in order."""
-    record = environment / "steps.json"
-    return list(json.loads(record.read_text())) if record.is_file() else []
-
-
 def build(environment: Path, recipe: Recipe) -> None:
-    """Bring the environment up to its recipe.
+    """Bring the environment up to its recipe. A record has the finished steps, and the next run continues after them.
 
     Raises:
-        BuildFailed: a step failed; finished steps stay, and the next run continues from there.
+        BuildFailed: a step failed.
     """
-    wanted = stamps(recipe)
-    finished = done(environment)
+    record = environment / "steps.json"
+    wanted = [[recipe.python, step.name, *step.install] for step in recipe.steps]
+    finished = json.loads(record.read_text()) if record.is_file() else []
     if finished != wanted[: len(finished)] or not (environment / "bin" / "python").exists():
         shutil.rmtree(environment, ignore_errors=True)
         finished = []
         say(f"creating {environment.name} with python {sys.version_info.major}.{sys.version_info.minor}")
         run([sys.executable, "-m", "venv", str(environment)], "the virtual environment")
-    for number, (step, stamp) in enumerate(zip(recipe.steps, wanted, strict=True), 1):
-        if len(finished) >= number:
-            continue
+    for step in recipe.steps[len(finished) :]:
         started = time.monotonic()
-        say(f"step {number} of {len(recipe.steps)}: {step.name} ({step.why})")
+        finished = wanted[: len(finished) + 1]
+        said = f"step {len(finished)} of {len(recipe.steps)}"
+        say(f"{said}: {step.name} ({step.why})")
         install(environment, step.install, step.name)
-        finished = [*finished, stamp]
-        (environment / "steps.json").write_text(json.dumps(finished))
-        say(f"step {number} of {len(recipe.steps)}: done in {time.monotonic() - started:.0f} s")
+        record.write_text(json.dumps(finished))
+        say(f"{said}: done in {time.monotonic() - started:.0f} s")
 
 
 def install_ourselves(environment: Path) -> None:

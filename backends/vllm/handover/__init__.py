@@ -1,8 +1,7 @@
 """KV handover between two workers: one computes the prompt, the other receives its KV cache and writes the answer.
 
 - `connector.Connector` describes one KV connector of vLLM as data, and says which ``kv_transfer_params`` each request
-  carries. Each connector has a file: `nixl_pull`, `nixl_push`, `mooncake`, `offloading_peer`, `shared_store`
-  and `moriio`. `connectors` finds one by name.
+  carries. They are in `nixl`, `mooncake`, `offloading_peer` and `shared_store`; `connectors` finds one by name.
 - `request_body` makes the bodies of both requests from the client's, `prefill_answer` reads the first answer, and
   `parameters` checks what a worker hands over before another worker gets it.
 - `prefiller_header` is llm-d's header that names the prefill worker.

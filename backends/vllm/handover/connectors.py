@@ -6,9 +6,7 @@ from typing import Final
 
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.mooncake import Mooncake
-from backends.vllm.handover.moriio import MoRIIOPull
-from backends.vllm.handover.nixl_pull import NixlPull
-from backends.vllm.handover.nixl_push import NixlPush
+from backends.vllm.handover.nixl import MoRIIOPull, NixlPull, NixlPush
 from backends.vllm.handover.offloading_peer import OffloadingPeer
 from backends.vllm.handover.shared_store import LMCache, SharedStore
 

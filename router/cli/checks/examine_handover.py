@@ -14,7 +14,7 @@ from backends.vllm.handover.answer_apis import COMPLETIONS
 from backends.vllm.handover.connector import Connector, FactSource, HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL, bootstrap_of, read_engine_ids
-from backends.vllm.handover.nixl_pull import misses_side_channel_host
+from backends.vllm.handover.nixl import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError, TransferParams, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import WorkerFacts, parse_endpoint

@@ -81,7 +81,6 @@ def test_shipped_recipes_pin_vllm_and_torch(path):
     wanted = [argument for step in recipe.steps for argument in step.install]
     assert any(argument.startswith(f"vllm=={path.stem.removeprefix('vllm-')}.") for argument in wanted)
     assert any(argument.startswith("torch==") for argument in wanted)
-    assert len(set(builder.stamps(recipe))) == len(recipe.steps)
 
 
 def test_warmroute_is_installed_again_only_after_a_change(ran, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from backends.vllm.handover.connector import HandoverPeer, Legs, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import bootstrap_of, read_engine_ids
-from backends.vllm.handover.nixl_pull import misses_side_channel_host
+from backends.vllm.handover.nixl import misses_side_channel_host
 from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.prefill_answer import PrefillAnswer
