@@ -14,8 +14,7 @@ from loadtest.demo.command import BASELINE
 from loadtest.drive.conversations import play
 from loadtest.drive.seen import Seen
 from loadtest.fleet.embedded import running
-from loadtest.report.summary import summarise
-from loadtest.report.table import print_rows, write_json
+from loadtest.report.summary import print_rows, summarise, write_json
 from loadtest.workload.conversations import Conversation, Shape, generate
 from policies.spec import WRAPPERS
 

@@ -22,8 +22,6 @@ from policies.spec import PolicySpec
 from router.config.model import HealthConfig
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
-from router.placement.load import fleet_load
-from router.placement.load.fleet_load import ARRAYS_FROM
 from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 from router.residency.chain import SEED, extend_chain
@@ -116,11 +114,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, *BARS_US])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32_000, help="length of the conversation")
-    parser.add_argument(
-        "--arrays-from", type=int, default=ARRAYS_FROM, metavar="N", help="fewest candidates to decide with arrays"
-    )
     options = parser.parse_args()
-    fleet_load.ARRAYS_FROM = options.arrays_from
     for workers in options.workers:
         times_us = measure(workers, options.rounds, options.tokens)
         bar = f"  bar {BARS_US[workers]:6.0f} us" if workers in BARS_US else ""

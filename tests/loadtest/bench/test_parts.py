@@ -4,14 +4,12 @@ from loadtest.bench.parts import decision, residency
 
 
 def test_a_decision_has_its_bar_beside_the_time_of_each_size(monkeypatch, capsys):
-    monkeypatch.setattr(decision.fleet_load, "ARRAYS_FROM", decision.ARRAYS_FROM)
-    words = ["decision", "--workers", "2", "8", "--rounds", "3", "--tokens", "512", "--arrays-from", "5"]
+    words = ["decision", "--workers", "2", "8", "--rounds", "3", "--tokens", "512"]
     monkeypatch.setattr(sys, "argv", words)
     decision.main()
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("   2 workers  p50") and "bar" not in first
     assert second.startswith("   8 workers  p50") and second.endswith("bar     90 us")
-    assert decision.fleet_load.ARRAYS_FROM == 5
 
 
 def test_the_index_is_measured_with_its_bars(monkeypatch, capsys):
