@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from loadtest.lab import progress, saturation
-from loadtest.lab.sweep import SweepError
 from loadtest.tournament import command, plots
 from loadtest.tournament import run as running
 from loadtest.tournament.contests import CONTESTS
@@ -105,17 +104,6 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     assert start(out) == 0
     assert here.ran == CELLS and lines(out) == every
     assert (out / "results.json").read_bytes() == first
-
-
-def test_a_failed_process_is_reported(copied, capsys, monkeypatch):
-    out, here = copied
-
-    def killed(*cells):
-        raise SweepError("a process was killed")
-
-    monkeypatch.setattr(here, "results", killed)
-    assert start(out) == 2
-    assert "a process was killed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

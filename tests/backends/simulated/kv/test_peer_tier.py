@@ -51,31 +51,24 @@ async def test_a_pull_computes_only_the_rest_and_reports_the_prefix_as_cached(pa
     assert (moved(puller)["pulls"], moved(puller)["pulled_tokens"]) == (1, 112)
 
 
-async def test_a_decode_worker_waits_for_the_prefill_with_its_id(worker_with):
-    async with (
-        worker_with(kv_connector="offloading_peer") as prefiller,
-        worker_with(kv_connector="offloading_peer") as decoder,
-    ):
-        (source,) = named(prefiller).values()
-        decoding = asyncio.ensure_future(ask(decoder, {"remote_prefiller": source}))
-        await ask(prefiller)  # for nobody
-        await eventually(lambda: decoder.worker.server_load == 1)
-        assert not decoding.done()
-        await ask(prefiller, {"remote_decoder": {"kv_request_id": "t"}}, max_tokens=1)
-        answer = await decoding
-        assert (answer.status_code, cached(answer)) == (200, 112)
-        assert (decoder.engine()["prefill_tokens"], moved(decoder)["pulls"]) == (8, 1)
+async def test_a_decode_worker_waits_for_the_prefill_with_its_id(pair):
+    prefiller, decoder = pair  # what the first has computed so far was for nobody
+    (source,) = named(prefiller).values()
+    decoding = asyncio.ensure_future(ask(decoder, {"remote_prefiller": source}))
+    await eventually(lambda: decoder.worker.server_load == 1)
+    assert not decoding.done()
+    await ask(prefiller, {"remote_decoder": {"kv_request_id": "t"}}, max_tokens=1)
+    answer = await decoding
+    assert (answer.status_code, cached(answer)) == (200, 112)
+    assert (decoder.engine()["prefill_tokens"], moved(decoder)["pulls"]) == (8, 1)
 
 
-async def test_a_decode_worker_computes_what_has_not_come_in_time(worker_with, monkeypatch):
+async def test_a_decode_worker_computes_what_has_not_come_in_time(pair, monkeypatch):
     monkeypatch.setattr(module, "WAIT_S", 0.05)
-    async with (
-        worker_with(kv_connector="offloading_peer") as prefiller,
-        worker_with(kv_connector="offloading_peer") as decoder,
-    ):
-        (source,) = named(prefiller).values()
-        assert cached(await ask(decoder, {"remote_prefiller": source})) == 0
-        assert decoder.engine()["prefill_tokens"] == len(PROMPT)
+    prefiller, decoder = pair
+    (source,) = named(prefiller).values()
+    assert cached(await ask(decoder, {"remote_prefiller": source})) == 0
+    assert decoder.engine()["prefill_tokens"] == len(PROMPT)
 
 
 async def test_only_what_the_worker_lacks_is_pulled(pair):
@@ -85,15 +78,11 @@ async def test_only_what_the_worker_lacks_is_pulled(pair):
     assert moved(puller)["pulled_tokens"] == 48
 
 
-async def test_a_source_that_lacks_the_prompt_costs_a_question(pair):
+@pytest.mark.parametrize("other", [{"prompt": PROMPT[::-1]}, {"cache_salt": "x"}])
+async def test_a_source_that_lacks_the_prompt_costs_a_question(pair, other):
     source, puller = pair
-    assert cached(await ask(puller, named(source), prompt=PROMPT[::-1])) == 0
+    assert cached(await ask(puller, named(source), **other)) == 0
     assert moved(puller)["pulls"] == 0
-
-
-async def test_salted_blocks_are_others(pair):
-    source, puller = pair
-    assert cached(await ask(puller, named(source), cache_salt="x")) == 0
 
 
 async def test_a_source_that_is_gone_costs_only_the_prefill(pair):
