@@ -156,16 +156,15 @@ def _check_question(prompt_request: PromptRequest, chars: int) -> None:
         raise Unrenderable("the prompt is too long to be tokenised by a worker")
 
 
-def prepare_or_text(prompt_request: PromptRequest, fields: BodyFields | None = None) -> PreparedPrompt:
+def prepare_or_text(prompt_request: PromptRequest) -> PreparedPrompt:
     """Decode the body and call `prepare`, in a thread. A body that cannot be rendered becomes a text.
 
-    The decoded fields never leave the thread. `fields`: they are decoded already.
+    The decoded fields never leave the thread.
 
     Raises:
         RequestError: the body is not valid JSON.
     """
-    if fields is None:
-        fields = prompt_request.parsed.decoded()
+    fields = prompt_request.parsed.decoded()
     try:
         return prepare(prompt_request, fields)
     except TextUnavailable:

@@ -7,7 +7,6 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -197,7 +196,7 @@ class PromptIdentifier:
             return self._prepare(prompt_request)
         if source.local is None and source.loading is not None:
             return AwaitingTokenizer(prompt_request)
-        return self._begun(prompt_request) or partial(self._prepare_in_thread, prompt_request)
+        return partial(self._prepare_in_thread, prompt_request)
 
     def _next_turn(self, prompt_request: PromptRequest) -> SegmentedText | None:
         """Return the text that continues the conversation in a shortened body; None if the whole body is needed."""
@@ -244,25 +243,6 @@ class PromptIdentifier:
         due = len(turns.messages) % LEARN_EVERY_MESSAGES < 2
         if (unknown or due) and parsed.searched and parsed.body is not None:
             self.bodies.learn(parsed.body, turns.hashes)
-
-    def _begun(self, prompt_request: PromptRequest) -> PendingIdentity | None:
-        """Begin to render a body that is decoded already. Return None if that has to wait: it is decoded again then.
-
-        Bodies that wait are not kept decoded, because that takes much more memory.
-        """
-        parsed = prompt_request.parsed
-        memory_bytes = decoded_bytes(parsed) if parsed.whole else None
-        if memory_bytes is None:
-            return None
-        task = TokenizerTask(parsed.size_bytes, memory_bytes)
-        prepared = self._threads.begin(task, partial(prepare_or_text, prompt_request, copy(parsed.fields)))
-        return None if prepared is None else partial(self._prepared, prompt_request, task, prepared)
-
-    async def _prepared(
-        self, prompt_request: PromptRequest, task: TokenizerTask, prepared: asyncio.Future[PreparedPrompt]
-    ) -> IdentityResult:
-        prompt_request.parsed.task = task
-        return self._continue(prompt_request, await asyncio.shield(prepared))
 
     async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:
         """Decode and render a large body, or one with its own template, in a thread. The event loop stays free."""

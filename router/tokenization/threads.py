@@ -65,19 +65,6 @@ class TokenizerThread:
             raise
         return await asyncio.shield(self._begin(task, work, memory))
 
-    def begin(
-        self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None
-    ) -> asyncio.Future[T] | None:
-        """Begin `work` at once. Return None if the thread has other work, or if the memory is not available."""
-        asyncio.get_running_loop()  # raises before anything is taken
-        if self.text_bytes or self._turn.locked() or not _taken(self._turn):
-            return None
-        self.text_bytes += task.text_bytes
-        try:
-            return self._begin(task, work, memory)
-        except TextUnavailable:
-            return None
-
     def _begin(self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None) -> asyncio.Future[T]:
         if memory is not None and task.memory_bytes and not memory.lend(task.memory_bytes):
             self._leave(task)
@@ -103,17 +90,6 @@ class TokenizerThread:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _taken(lock: asyncio.Lock) -> bool:
-    """Take a free lock for which nobody waits. Such a lock is taken without a wait."""
-    taking = lock.acquire()
-    try:
-        taking.send(None)
-    except StopIteration:
-        return True
-    taking.close()
-    return False
-
-
 class TokenizerThreads:
     """Both threads. `memory` is the budget for decoded bodies."""
 
@@ -127,13 +103,6 @@ class TokenizerThreads:
         self._begun += 1
         thread = self._small if task.text_bytes <= SMALL_BYTES else self._large
         return await thread.run(task, work, self.memory)
-
-    def begin(self, task: TokenizerTask, work: Callable[[], T]) -> asyncio.Future[T] | None:
-        """Begin `work` at once in the thread for the task's size. Return None if that is not idle."""
-        thread = self._small if task.text_bytes <= SMALL_BYTES else self._large
-        begun = thread.begin(task, work, self.memory)
-        self._begun += begun is not None
-        return begun
 
     def close(self) -> None:
         self._small.close()

@@ -52,26 +52,6 @@ async def test_a_small_prompt_overtakes_large_ones(gate: Event) -> None:
     threads.close()
 
 
-async def test_work_begins_at_once_in_an_idle_thread_only(gate: Event) -> None:
-    memory = Purse(100)
-    thread = TokenizerThread("test")
-    first = TokenizerTask(10, memory_bytes=60)
-    begun_now = thread.begin(first, gate.wait, memory)
-    assert begun_now is not None and first.running and (thread.text_bytes, memory.left) == (10, 40)
-    assert thread.begin(TokenizerTask(10), bool, memory) is None
-    waiting = asyncio.create_task(thread.run(TokenizerTask(20), bool, memory))
-    await asyncio.sleep(0)
-    gate.set()
-    assert await begun_now is True
-    assert await waiting is False
-    assert (thread.text_bytes, memory.left) == (0, 100)
-    assert thread.begin(TokenizerTask(10, memory_bytes=101), bool, memory) is None
-    again = thread.begin(TokenizerTask(10), bool, memory)
-    assert again is not None and await again is False
-    assert (thread.text_bytes, memory.left) == (0, 100)
-    thread.close()
-
-
 async def test_waiting_text_is_bounded(gate: Event) -> None:
     thread = TokenizerThread("test", max_bytes=100)
     first = asyncio.create_task(thread.run(TokenizerTask(1_000), gate.wait, None))

@@ -10,7 +10,6 @@ import pytest
 from backends.vllm.render import ChatRenderer
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body import parsed_body
 from router.tokenization.body.bounds import (
     INLINE_BRACKETS,
     INLINE_COMMAS,
@@ -20,10 +19,8 @@ from router.tokenization.body.bounds import (
     MAX_COMMAS,
     MAX_DECODED_BYTES,
     decoded_bytes,
-    few_elements,
     fits_inline,
 )
-from router.tokenization.body.decoding import all_fields
 from router.tokenization.body.intake import WHOLE_BYTES, parse
 from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S, limit_s
@@ -208,19 +205,3 @@ async def test_a_simple_body_of_many_shapes_is_still_exact(identity: PromptIdent
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact
         assert json.loads(body)["model"] == "m"
-
-
-@pytest.mark.source_only
-async def test_a_body_is_decoded_once_if_a_thread_is_idle(identity: PromptIdentifier, gate: Event, monkeypatch) -> None:
-    decoded: list[int] = []
-    monkeypatch.setattr(parsed_body, "all_fields", lambda body: decoded.append(len(body)) or all_fields(body))
-    first, second = (many(b'{"role":"user","content":"hello"},', times) for times in (1_500, 1_501))
-    assert few_elements(first) is False and parse(CHAT_PATH, first).whole
-    blocked = Event()
-    identity._threads._small._executor.submit(lambda: blocked.set() or gate.wait())
-    await asyncio.to_thread(blocked.wait)
-    asking = [asyncio.create_task(ask(identity, CHAT_PATH, body)) for body in (first, second)]
-    await asyncio.sleep(0)
-    gate.set()
-    prompts = await asyncio.gather(*asking)
-    assert all(prompts) and decoded == [len(second)]
