@@ -138,7 +138,10 @@ class ApproximateCache:
         path, depth, _ = self._walk(chain, len(chain))
         path = self._split_end(path, depth)
         if depth < len(chain):
-            self._identify(path[-1], hit_blocks - depth)
+            generated = path[-1].generated
+            if generated is not None and hit_blocks > depth:  # the prompt shows what was generated
+                self._shorten(generated, min(hit_blocks - depth, generated.blocks))
+                path[-1].generated = None
             path.append(self._add(path[-1], array("Q", chain[depth:])))
         more = (tokens + generated_tokens - 1) // self.block_size - len(chain) if generated_tokens else 0
         if more > 0:
@@ -201,11 +204,12 @@ class ApproximateCache:
             return
         end = path[-1]
         if not whole:
-            keep = depth - self._depth_before(path)
+            keep = depth - _depth_before(path)
             if end.hashes[keep] != chain[depth]:
                 return
             if end.touched <= since:
-                self._cut(end, keep)
+                self._drop_below(end)
+                self._shorten(end, end.blocks - keep)
             else:
                 self._drop_untouched(end, since)
             return
@@ -223,7 +227,10 @@ class ApproximateCache:
         step = min(half, max(1, self.capacity_blocks // _LARGEST_STEP))
         if hit_blocks > predicted_blocks:
             self.unseen_blocks = max(0, self.unseen_blocks - step)
-        elif hit_blocks < predicted_blocks and self.blocks + self.reserved_blocks >= self._usable_blocks * _FULL_SHARE:
+        elif (
+            hit_blocks < predicted_blocks
+            and self.blocks + self.reserved_blocks >= (self.capacity_blocks - self.unseen_blocks) * _FULL_SHARE
+        ):
             most = self.capacity_blocks - self.capacity_blocks // _MIN_CAPACITY_PART
             self.unseen_blocks = min(most, self.unseen_blocks + step)
             self._evict_to_fit()
@@ -258,16 +265,12 @@ class ApproximateCache:
             run = child
         return path, depth, True
 
-    @staticmethod
-    def _depth_before(path: list[CachedRun]) -> int:
-        return sum(run.blocks for run in path[:-1])
-
     def _split_end(self, path: list[CachedRun], depth: int) -> list[CachedRun]:
         """Make the last run of `path` end at `depth`. The caller must touch the run next, which puts it into the
         eviction order.
         """
         end = path[-1]
-        keep = depth - self._depth_before(path)
+        keep = depth - _depth_before(path)
         if end.parent is None or keep == end.blocks:
             return path
         upper = CachedRun(end.parent, end.hashes[:keep], keep)
@@ -295,13 +298,6 @@ class ApproximateCache:
         self.blocks += blocks
         return run
 
-    def _identify(self, parent: CachedRun, hit_blocks: int) -> None:
-        generated = parent.generated
-        if generated is None or hit_blocks <= 0:
-            return
-        self._shorten(generated, min(hit_blocks, generated.blocks))
-        parent.generated = None
-
     def _touch(self, path: list[CachedRun]) -> None:
         # Deepest run first, so that each parent comes after its children in the eviction order.
         for run in reversed(path[1:]):
@@ -309,12 +305,8 @@ class ApproximateCache:
             self._order[run] = None
             self._order.move_to_end(run)
 
-    @property
-    def _usable_blocks(self) -> int:
-        return self.capacity_blocks - self.unseen_blocks
-
     def _evict_to_fit(self) -> None:
-        fitting = max(0, self._usable_blocks - self.reserved_blocks)
+        fitting = max(0, self.capacity_blocks - self.unseen_blocks - self.reserved_blocks)
         while self.blocks > fitting:
             self._evict(self.blocks - fitting)
 
@@ -362,10 +354,6 @@ class ApproximateCache:
             else:
                 waiting.extend(_below(run))
 
-    def _cut(self, run: CachedRun, keep: int) -> None:
-        self._drop_below(run)
-        self._shorten(run, run.blocks - keep)
-
     def statistics(self) -> dict[str, int]:
         return {
             "reserved_blocks": self.reserved_blocks,
@@ -373,6 +361,10 @@ class ApproximateCache:
             "corrections": self.corrections,
             "size_bytes": self.size_bytes,
         }
+
+
+def _depth_before(path: list[CachedRun]) -> int:
+    return sum(run.blocks for run in path[:-1])
 
 
 def _below(run: CachedRun) -> list[CachedRun]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backends.vllm.events import WireError, decode_batch
-from policies.view import Residency
 from router.residency.exact.blocks import BlockIndex
 from router.residency.exact.difference import Difference
 from router.residency.exact.drift import CacheMark, DriftMonitor, PredictedHit
@@ -16,8 +15,6 @@ from router.residency.view import Ingest, IngestOutcome
 
 ABSENT_REQUESTS = 8
 """Requests served without a new event after which a model is preferred to a view whose link is down."""
-
-MODELLED = "its cache is modelled"
 
 
 class EventFeed:
@@ -40,13 +37,15 @@ class EventFeed:
         self.last_event_ts_s: float | None = None
         self.begun = False
         """Whether the publisher was reached at least once."""
-        self._connected = False
+        self.connected = False
         self._proved = False
-        self._loss = ""
+        self.loss = ""
+        """The batches that were missed, in words; empty if none are."""
         self._lapses = 0
-        self._reports_before = 0
+        self.reports_before = 0
+        """The count of reports at the loss."""
         self._generation = 0
-        self._batches = 0
+        self.batches = 0
         self._live_batches = 0
         self._unheard_hits = 0
         self._absent_requests = 0
@@ -58,16 +57,16 @@ class EventFeed:
             self._live_batches = self._unheard_hits = 0
 
     def link_up(self) -> Ingest:
-        self._connected = self.begun = True
+        self.connected = self.begun = True
         return self._do(self.sequence.link_up())
 
     def link_lost(self) -> None:
-        self._connected = self._proved = False
+        self.connected = self._proved = False
         self._lapse()
         self.sequence.link_lost()
 
     def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
-        self._connected = self.begun = True
+        self.connected = self.begun = True
         if replayed:
             return self._do(self.sequence.offer_replayed(seq, payload))
         self._live_batches += 1
@@ -99,7 +98,7 @@ class EventFeed:
             self._decode_errors += 1
             self._lose(f"event batch {seq} could not be read ({error})")
             return False
-        self._batches += 1
+        self.batches += 1
         self.last_event_ts_s = batch.ts
         if self.exact.apply(batch):
             self._begin_again()
@@ -110,7 +109,7 @@ class EventFeed:
 
     def relearned(self) -> None:
         """Record that no block is missing: every missed block was evicted or announced again."""
-        self._loss = ""
+        self.loss = ""
         self._lapse()
         self.exact.relearning.relearned += 1
         self.exact.relearning.end()
@@ -119,7 +118,7 @@ class EventFeed:
         self.exact.reported.bound(0)
 
     def _begin_again(self) -> None:
-        self._loss = ""
+        self.loss = ""
         self._generation += 1
         self.drift.clear()
         self.exact.relearning.end()
@@ -132,18 +131,18 @@ class EventFeed:
         self.drift.give_up(Difference.APPROXIMATE)
 
     def _lose(self, loss: str) -> None:
-        self._loss = loss
-        self._reports_before = self.exact.reported.clock
+        self.loss = loss
+        self.reports_before = self.exact.reported.clock
         self._lapse()
         self.exact.forget_events()
         self.exact.relearning.begin()
 
     def _prove(self) -> None:
         """Drop the blocks that reports added, if no batch was missed: the events describe these blocks better."""
-        proved = self._connected and self.sequence.verified
+        proved = self.connected and self.sequence.verified
         if proved and not self._proved:
             self._absent_requests = 0
-            if not self._loss and not self.drift.found:
+            if not self.loss and not self.drift.found:
                 self.exact.reported.bound(0)
         self._proved = proved
 
@@ -177,7 +176,7 @@ class EventFeed:
             self.unheard()
             view.relearning.touched()
         difference = None
-        exact = self._proved and not self._loss
+        exact = self._proved and not self.loss
         if exact:
             # The GPU's events do not describe the blocks of slower tiers.
             missed = missed and not view.has_slower_tiers
@@ -193,17 +192,16 @@ class EventFeed:
     @property
     def incomplete(self) -> bool:
         """Whether some cached blocks may be unknown, and the link is up so that announcements of them would arrive."""
-        if not self._connected or self._silent or self.sequence.replaying:
+        if not self.connected or self.silent or self.sequence.replaying:
             return False
-        return bool(self._loss) or self.unproved
+        return bool(self.loss) or self.unproved
 
     def reserved(self, ticket_id: int, prompt: Prompt) -> None:
         """Record a placed request, and whether it may use unknown blocks."""
         if not self.incomplete:
             return
         view = self.exact
-        chain = prompt.chain(view.block_size) if prompt.exact and not prompt.multiple else ()
-        usable = max(0, min(len(chain), (prompt.own_tokens - 1) // view.block_size))
+        chain, usable = prompt.usable_chain(view.block_size) if prompt.exact and not prompt.multiple else ((), 0)
         known = self._known_blocks(chain, usable)
         if not chain or view.relearning.may_find_more(chain, known, usable):
             view.relearning.opened(ticket_id, chain[:usable])
@@ -231,7 +229,7 @@ class EventFeed:
     @property
     def closed(self) -> bool:
         """Whether a match may jump ahead in a chain, because the known blocks are closed under prefixes."""
-        return not self._loss and self.exact.closed and not self.sequence.assumed
+        return not self.loss and self.exact.closed and not self.sequence.assumed
 
     @property
     def heard(self) -> bool:
@@ -242,67 +240,25 @@ class EventFeed:
         """Whether it is unknown which batches were missed, and no replay runs. Either the link is down, or it brought
         neither event nor replay.
         """
-        return not self._connected or not (self.sequence.verified or self.sequence.replaying)
+        return not self.connected or not (self.sequence.verified or self.sequence.replaying)
 
     @property
     def informative(self) -> bool:
-        if not self.begun or self._silent or (self.unproved and self._absent_requests >= ABSENT_REQUESTS):
+        if not self.begun or self.silent or (self.unproved and self._absent_requests >= ABSENT_REQUESTS):
             return False
-        return self._batches > 0 or self.sequence.verified
+        return self.batches > 0 or self.sequence.verified
 
     @property
-    def _silent(self) -> bool:
+    def silent(self) -> bool:
+        """Whether blocks were found that no event announced, and no event came at all."""
         return not self._live_batches and self._unheard_hits > 0
 
     @property
     def sound(self) -> bool:
-        """Whether `trust` would return EXACT, without the cost of composing the reason."""
+        """Whether the events alone would be trusted as EXACT, without the cost of composing the reason (`trust`)."""
         sequence = self.sequence
-        heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
-        return heard and not (self._loss or self.exact.doubts or self.drift.found or sequence.assumed)
-
-    def trust(self) -> tuple[Residency, str]:
-        at = f" at {self.address}" if self.address else ""
-        if not self.begun:
-            return Residency.APPROXIMATE, f"KV events cannot be reached{at}; {MODELLED}"
-        if self._connected and self.sequence.replaying:
-            return Residency.UNKNOWN, f"waiting for a replay of event batches from {self.sequence.next_seq} on"
-        if self._connected and self._silent:
-            return Residency.APPROXIMATE, f"{self._suspected()}; {MODELLED}"
-        if self.unproved:
-            reason = "no event since the connection was made, and no replay to show what was missed"
-            if not self._connected:
-                reason = f"no connection to the worker's KV event publisher{at}"
-            return (Residency.UNKNOWN, reason) if self.informative else (Residency.APPROXIMATE, f"{reason}; {MODELLED}")
-        return self._trust_in_order()
-
-    def _trust_in_order(self) -> tuple[Residency, str]:
-        doubts = [*self.exact.doubts.values()]
-        if self.sequence.assumed:
-            doubts.append("reconnected without a replay: only the batch numbers say that nothing was missed")
-        if self._loss:
-            reports = self.exact.reported.clock - self._reports_before
-            learned = f"{self.exact.block_copies.blocks} blocks learned since, from events and {reports} reports"
-            if self.exact.relearning.asks:
-                learned += f", {self.exact.relearning.learned_blocks} of them announced again"
-            known = f"{learned}; exact once the cache has turned over or is reset"
-            return Residency.APPROXIMATE, "; ".join([self._loss, *(doubts or [known])])
-        if self.drift.found:
-            doubts.append(f"{self.drift.found}; repaired by reports, exact after the next cache reset")
-        if doubts:
-            return Residency.APPROXIMATE, "; ".join(doubts)
-        return Residency.EXACT, self._praise()
-
-    def _suspected(self) -> str:
-        asked = f"is the topic {self.topic!r} right?" if self.topic else "is it this worker's publisher?"
-        return f"linked to {self.address or 'its publisher'}, but no batch arrived: {asked}"
-
-    def _praise(self) -> str:
-        words = f"{self._batches} event batches applied"
-        if self.sequence.replayed:
-            words += f", {self.sequence.replayed} of them replayed"
-        waiting = len(self.exact.orphans)
-        return f"{words}; {waiting} blocks wait for their parents" if waiting else words
+        heard = self.begun and self.connected and sequence.verified and not sequence.replaying and not self.silent
+        return heard and not (self.loss or self.exact.doubts or self.drift.found or sequence.assumed)
 
     def statistics(self) -> dict[str, int]:
         return {
