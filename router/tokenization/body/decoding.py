@@ -112,13 +112,21 @@ def plain_utf8(body: bytes) -> bytes:
 
     Raises:
         RequestError: INVALID_BODY; it is in UTF-16 or UTF-32, which RFC 8259 rules out and vLLM's parser reads.
+            INVALID_JSON; it is small, and in no encoding JSON.
     """
     encoding = json.detect_encoding(body)
     if encoding == "utf-8":
         return body
-    if encoding != "utf-8-sig":
-        raise RequestError(ErrorKind.INVALID_BODY, "The JSON of a request body must be in UTF-8.")
-    return body[len(BOM_UTF8) :]
+    if encoding == "utf-8-sig":
+        return body[len(BOM_UTF8) :]
+    if len(body) <= UNSAMPLED_BYTES:
+        try:
+            json.loads(body)
+        except RecursionError:
+            pass
+        except ValueError as error:
+            raise RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.") from None
+    raise RequestError(ErrorKind.INVALID_BODY, "The JSON of a request body must be in UTF-8.")
 
 
 def python_fields(body: bytes, budget: FloatBudget) -> BodyFields:
