@@ -82,6 +82,8 @@ class TokenizeQuestion(NamedTuple):
 class TokenizerLoading(NamedTuple):
     """Tokenizer files are still being read, so the next step is not known."""
 
+    prompt_request: PromptRequest
+
 
 class TextOnly(NamedTuple):
     """Only the text is known, for this reason."""
@@ -112,7 +114,7 @@ def prepare(prompt_request: PromptRequest, fields: BodyFields) -> PreparedPrompt
     if source.local is not None:
         return _for_local(prompt_request, fields, source.local, texts)
     if source.loading is not None:
-        return TokenizerLoading()
+        return TokenizerLoading(prompt_request)
     if source.urls and len(texts) <= 1:
         if not prompt_request.asks_worker:
             raise Unrenderable(NOT_ANSWERED)

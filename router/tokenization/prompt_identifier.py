@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
@@ -61,11 +61,7 @@ class PendingIdentity(Protocol):
     def __call__(self) -> Awaitable[IdentityResult]: ...
 
 
-class AwaitingTokenizer(NamedTuple):
-    prompt_request: PromptRequest
-
-
-IdentityResult: TypeAlias = Prompt | PendingIdentity | AwaitingTokenizer | None
+IdentityResult: TypeAlias = Prompt | PendingIdentity | TokenizerLoading | None
 
 
 class PromptIdentifier:
@@ -120,7 +116,7 @@ class PromptIdentifier:
         self, path: str, parsed: ParsedBody, adapter: str | None, answer: IdentityResult
     ) -> Prompt | None:
         try:
-            if isinstance(answer, AwaitingTokenizer):
+            if isinstance(answer, TokenizerLoading):
                 answer = await self._when_loaded(answer.prompt_request)
             return await self._in_time(parsed, answer, adapter)
         except Exception as error:
@@ -195,7 +191,7 @@ class PromptIdentifier:
         if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
             return self._prepare(prompt_request)
         if source.local is None and source.loading is not None:
-            return AwaitingTokenizer(prompt_request)
+            return TokenizerLoading(prompt_request)
         return partial(self._prepare_in_thread, prompt_request)
 
     def _next_turn(self, prompt_request: PromptRequest) -> SegmentedText | None:
@@ -265,7 +261,7 @@ class PromptIdentifier:
         if isinstance(prepared, TokenizeQuestion):
             return partial(self._from_worker, prompt_request, prepared)
         if isinstance(prepared, TokenizerLoading):
-            return AwaitingTokenizer(prompt_request)
+            return prepared
         self._reasons.count(prepared.reason)
         return self._text_prompt(prompt_request.parsed, prompt_request.keys, prepared.texts)
 
@@ -365,7 +361,7 @@ class PromptIdentifier:
 
 async def _settled(answer: IdentityResult) -> Prompt | None:
     while answer is not None and not isinstance(answer, Prompt):
-        if isinstance(answer, AwaitingTokenizer):
+        if isinstance(answer, TokenizerLoading):
             raise Unrenderable("tokenizer files are still being read")
         answer = await answer()
     return answer

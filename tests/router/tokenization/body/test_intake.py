@@ -55,7 +55,9 @@ def test_fields_are_converted_as_pydantic_does(field: str, value: object, attrib
     assert getattr(read({**CHAT, field: value}), attribute) == expected
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b'{"a": ' + b"[" * 10_000, b'{"model": "m"} x'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b'{"a": ' + b"[" * 10_000, b'{"model": "m"} x']
+)
 def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         read(body)
