@@ -75,12 +75,13 @@ class GatewayProcess:
         answers: Mapping[str, Callable[[], Answer]] | None = None,
     ) -> None:
         sources = sources or Sources(config, lambda: config)
-        first = sources.initial() if resources is None else following(config, resources.state)
+        given = None if resources is None else resources.given
+        first = sources.initial() if given is None else following(config, given.state)
         self.config = config = with_live_settings(config, first.stored.state.effective)
         self._resources = resources
-        self._share = ProcessShare() if resources is None else ProcessShare(resources.process, resources.processes)
+        self._share = ProcessShare() if given is None else ProcessShare(given.process, given.processes)
         self._replica_ledger = ReplicaLedger() if resources is None and config.redis.url is not None else None
-        self._instance = Instance(resources.instance if resources is not None else "")
+        self._instance = Instance("" if given is None else given.instance)
         self._worker_tls = WorkerTls(config.worker_tls)
         self._decision_log = open_decision_log(config.decision_log)
         self._traces = TraceExporter(config.tracing) if config.tracing.endpoint is not None else None
@@ -195,8 +196,8 @@ class GatewayProcess:
         """Return this process in its fleet. One of several sends and hears placements alone."""
         placements = FleetPlacements(self.residency)
         if self._resources is not None:
-            number = self._resources.process + 1
-            return Replica(self.config, replica=self._resources.replica, process=number, placements=placements)
+            given = self._resources.given
+            return Replica(self.config, replica=given.replica, process=given.process + 1, placements=placements)
         assert self._replica_ledger is not None, "one process alone has one beside other replicas"
         own = self._replica_ledger
         return Replica(self.config, rows=own.rows, use=own.use, control=self.control, placements=placements)

@@ -111,7 +111,7 @@ class Ports:
         await self.admin.start()
         if self._resources is None:
             log.info("admin port listening", extra={"url": url_of(self.admin.address, self._config.admin_tls)})
-        if self._resources is None or self._resources.process == 0:
+        if self._resources is None or self._resources.given.process == 0:
             address = address_of(self._gateway.listeners[0].getsockname())
             self._banner = asyncio.create_task(announce(readiness, address, self._config), name="banner")
 

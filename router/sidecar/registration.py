@@ -37,7 +37,6 @@ class Lease:
         self._here: str | None = None
         self.registered: Registration | None = None
         self._failures = 0
-        self.calls = {"ok": 0, "failed": 0}
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -100,13 +99,11 @@ class Lease:
         except (RegistryError, OSError, UnicodeError) as error:
             self._failed(str(error))
             return
-        self.calls["ok"] += 1
         if self.registered is None or self._failures:
             log.info("registered", extra={"registry": self._registry.name, "url": registration.url})
         self.registered, self._failures = registration, 0
 
     def _failed(self, reason: str) -> None:
-        self.calls["failed"] += 1
         level = logging.DEBUG if self._failures else logging.WARNING
         log.log(level, "not registered", extra={"registry": self._registry.name, "reason": reason})
         self._failures += 1

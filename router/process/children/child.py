@@ -13,7 +13,6 @@ from typing import Protocol
 import uvloop
 
 from router.config.model import Config
-from router.control.state.desired_state import DesiredState
 from router.process import signals
 from router.process.children.accept_balancer import LeastConnections
 from router.process.children.child_config import READY, ChildConfig, receive_config
@@ -24,21 +23,15 @@ from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 @dataclass(frozen=True, slots=True)
 class ChildResources:
-    """The sockets and the shared memory that a child process receives from its supervisor.
-
-    `public` and `admin` already listen. `state` is the desired state to start with, `replica` the gateway's id in its
-    fleet, and `instance` its name in Via.
+    """What a child process receives from its supervisor: its configuration `given`, with the sockets, which already
+    listen, and the shared memory that it names.
     """
 
-    process: int
-    processes: int
-    state: DesiredState
+    given: ChildConfig
     public: Sequence[socket.socket]
     admin: socket.socket
     ledger: Ledger
     accept_order: LeastConnections
-    replica: str = ""
-    instance: str = ""
 
 
 class ChildGateway(Protocol):
@@ -103,15 +96,11 @@ def resources_of(start: ChildConfig) -> ChildResources:
     """Return the sockets and the shared memory that `start` names by file descriptor."""
     ledger = Ledger(start.table, ledger_rows(start.config, start.processes), start.process)
     return ChildResources(
+        start,
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),
         ledger=ledger,
         accept_order=LeastConnections(ledger, start.processes, start.process),
-        process=start.process,
-        processes=start.processes,
-        state=start.state,
-        replica=start.replica,
-        instance=start.instance,
     )
 
 

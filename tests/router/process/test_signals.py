@@ -94,7 +94,7 @@ def test_at_a_terminal_sighup_drains(name):
 
 @pytest.mark.parametrize(
     "number",
-    [at_night(signal.SIGUSR1), at_night(signal.SIGUSR2), signal.SIGHUP, signal.SIGINT],
+    [at_night(signal.SIGUSR1), at_night(signal.SIGUSR2), at_night(signal.SIGHUP), signal.SIGINT],
     ids=lambda one: one.name,
 )
 def test_terminal_signals_do_not_reach_child_processes(number):

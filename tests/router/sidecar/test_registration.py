@@ -75,7 +75,7 @@ async def test_a_lease_registers_renews_and_withdraws(fast):
     async with leased(registry) as lease:
         await eventually(lambda: registry.calls >= 3)
         assert registry.held == WORKER
-        assert lease.registered and lease.calls["failed"] == 0
+        assert lease.registered
     assert registry.held is None and registry.closed
 
 
@@ -88,7 +88,6 @@ async def test_a_registry_that_fails_is_tried_again_and_logged_once(fast, caplog
         assert not lease.registered
         registry.error = None
         await eventually(lambda: registry.held == WORKER)
-        assert lease.calls["failed"] >= 4
 
 
 async def test_pauses_after_failures_grow_up_to_the_renewal(monkeypatch):
@@ -176,9 +175,9 @@ async def test_the_address_follows_the_settings(settings, url):
 async def test_a_registry_whose_name_does_not_resolve_is_a_failure(fast, caplog):
     registry = FakeRegistry()
     registry.address = ("no.such.host.invalid", 1)
-    async with leased(registry) as lease:
-        await eventually(lambda: lease.calls["failed"] >= 2)
-    assert registry.calls == 0 and "not registered" in caplog.text
+    async with leased(registry):
+        await eventually(lambda: "not registered" in caplog.text)
+    assert registry.calls == 0
 
 
 # a gateway's admin port
