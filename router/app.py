@@ -122,7 +122,7 @@ class GatewayProcess:
 
     def _build_measurements(self) -> Measurements:
         levels = self.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
-        measurements = Measurements(self.config.diagnosis, lambda: levels_of(levels))
+        measurements = Measurements(lambda: levels_of(levels))
         self.fleet.on_load.append(measurements.load_reported)
         return measurements
 

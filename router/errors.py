@@ -97,8 +97,6 @@ class ErrorKind(Enum):
         "tenant_max_buffered_body_bytes", 503, "The tenant's request bodies take up too much memory"
     )
     ROUTE_BUSY = _gateway("route_busy", 503, "The route is at its limit")
-    ROUTE_BUSY_429 = _gateway("route_limit", 429, "The route is at its limit", "rate_limit_error")
-    """As `ROUTE_BUSY`, for routes whose `queue.status` is 429."""
     CONCURRENCY_LIMIT = _gateway("concurrency_limit", 503, "Too many requests in progress")
     """503 and not 429: the gateway is full, and not this client's quota. On 503 a balancer tries the next one."""
     EXHAUSTED = _gateway("gateway_exhausted", 503, "The gateway can open no more connections")

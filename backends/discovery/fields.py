@@ -11,7 +11,7 @@ PREFIX = "warmroute.io/"
 """Begins the names of Kubernetes annotations and labels."""
 LABEL = "label."
 """Begins the field of one label: label.zone is the worker's label `zone`."""
-FIELDS = ("name", "model", "role", "weight", "scheme", "path", "kv-events-port", "kv-replay-port", "kv-topic")
+FIELDS = ("name", "model", "role", "weight", "scheme", "path", "kv-events-port", "kv-replay-port")
 _HIGHEST_PORT = 65_535
 _DNS_PORT = 53
 
@@ -102,7 +102,6 @@ def _kv_events(host: str, fields: Mapping[str, str]) -> KvEvents | None:
     return KvEvents(
         endpoint=f"tcp://{address_of(host, port_of('kv-events-port', events))}",
         replay_endpoint=None if replay is None else f"tcp://{address_of(host, port_of('kv-replay-port', replay))}",
-        topic=fields.get("kv-topic", ""),
     )
 
 

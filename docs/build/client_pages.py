@@ -25,9 +25,7 @@ def headers_page() -> str:
         MADE,
         "The public port reads these headers. All others pass to the worker unread. "
         "[What the gateway changes](../how-to/front-a-vllm-fleet.md#4-what-the-gateway-changes-in-a-request) says "
-        "which of them a worker gets. [Routes](../how-to/route-requests.md) may match any header, and "
-        "`prefix_name_header` names one in which clients [name a prefix]"
-        "(../how-to/use-the-console.md#names-of-prefixes).",
+        "which of them a worker gets. [Routes](../how-to/route-requests.md) may match any header.",
         "",
     ]
     for title, headers in READ_HEADERS.items():

@@ -72,14 +72,12 @@ _ANOTHER = "another worker is tried; 503 `worker_failed` if none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_connections": ("connections", "the connection is closed without an answer"),
-    "limits.max_admin_connections": ("connections", "the connection is closed without an answer"),
     "limits.max_header_bytes": ("bytes", "431 `headers_too_large`, connection closed"),
     "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
     "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),
     "limits.max_queued_requests": ("requests", "503 `too_many_requests` with `Retry-After`"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
-    "decision_log.max_bytes": ("bytes", "nothing: the next decision begins a new file, and the oldest one is deleted"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
     **{
         f"limits.{kind}.NAME.{name}": row

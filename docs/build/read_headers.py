@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _FRAMING = "frames the body; the worker gets the body whole, with `Content-Length`"
-_TOLERATED = "part of a preflight, which the gateway answers if `cors.allow_origins` is set"
+_TOLERATED = "part of a preflight, which the gateway answers if `cors_origins` is set"
 
 PLACEMENT: Mapping[str, str] = {
     "X-Session-ID": "session of the request, unless the body has `session_id`; policies and routes may keep it "
@@ -46,7 +46,7 @@ MESSAGE: Mapping[str, str] = {
     "Connection": "`close` ends the connection after the answer; the headers that it names end at the gateway",
     "Upgrade": "`websocket` on paths that take it; ignored otherwise",
     "Expect": "`100-continue` is answered; 417 for any other",
-    "Origin": "the answer allows the origin if it is in `cors.allow_origins`",
+    "Origin": "the answer allows the origin if it is in `cors_origins`",
     "Access-Control-Request-Method": _TOLERATED,
     "Access-Control-Request-Headers": _TOLERATED,
 }

@@ -8,7 +8,7 @@ from functools import partial
 from inspect import cleandoc
 from typing import Any
 
-from docs.build import request_flow
+from docs.build import request_flow, surface
 from docs.build.admin_api import reference_page as admin_api_page
 from docs.build.client_pages import errors_page, headers_page
 from docs.build.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
@@ -264,5 +264,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "limits.md": limits_page,
     "request-flow.md": request_flow_page,
     "workloads.md": workloads_page,
+    "surface.md": surface.page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }

@@ -99,7 +99,7 @@ class RunningVllm:
     @property
     def kv_events(self) -> dict[str, str]:
         """Return rank 0's event endpoint for the gateway's configuration: vLLM before 0.33 does not report it."""
-        source = {"endpoint": f"tcp://127.0.0.1:{self.events_port}", "topic": self.worker.topic}
+        source = {"endpoint": f"tcp://127.0.0.1:{self.events_port}"}
         if self.worker.replay:
             source["replay_endpoint"] = f"tcp://127.0.0.1:{self.events_port + MAX_RANKS}"
         return source

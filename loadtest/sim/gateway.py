@@ -22,6 +22,7 @@ from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
 from router.placement.handover.plan import Plan
 from router.placement.held_by_worker import HeldByWorker
+from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
 from router.placement.request import Request
 from router.placement.tickets import Held, Reject, Ticket
 from router.residency.residency_map import ResidencyMap
@@ -150,7 +151,7 @@ class SimulatedGateway:
         """Return the time after its prefill within which a shared call's answer must begin."""
         assert self._handover is not None
         config = self._handover.config
-        return min(config.first_event_s, config.lease_s - config.lease_margin_s)
+        return min(HANDOVER_FIRST_EVENT_S, config.lease_s - config.lease_margin_s)
 
     def _dispatch(self, request: Request) -> Placed | Rejected | Held:
         self.hear()

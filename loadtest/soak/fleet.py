@@ -157,7 +157,6 @@ class Fleet:
                 "kv_events": {
                     "endpoint": endpoint,
                     "replay_endpoint": f"tcp://127.0.0.1:{worker.port + 2}",
-                    "topic": "kv-events",
                 },
             }
             for worker, endpoint in zip(self.workers, self.relays.endpoints, strict=True)

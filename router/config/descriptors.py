@@ -8,6 +8,8 @@ import msgspec
 
 from router.config.model import Config
 
+ADMIN_CONNECTIONS = 256
+"""Open connections of the admin port. A further one replaces the one that has been idle for longest."""
 _OWN_DESCRIPTORS = 64
 """Listeners, logs, probes, the event loop and the like; a gateway without clients has about 20."""
 _PER_WORKER = 4
@@ -25,7 +27,7 @@ def descriptors_needed(config: Config, processes: int = 1) -> int:
 
 def _reserved(config: Config) -> int:
     """Return the descriptors kept free of client connections and of their requests at workers."""
-    return config.limits.max_admin_connections + _PER_WORKER * len(config.workers) + _OWN_DESCRIPTORS
+    return ADMIN_CONNECTIONS + _PER_WORKER * len(config.workers) + _OWN_DESCRIPTORS
 
 
 def reserve_descriptors(config: Config, processes: int = 1) -> tuple[Config, str | None]:
@@ -66,9 +68,6 @@ def fit_connections(config: Config, processes: int, allowed: int | None) -> tupl
     fitted = msgspec.structs.replace(
         limits,
         max_connections=min(limits.max_connections, max(1, (allowed - reserved) // 2) * processes),
-        max_admin_connections=max(1, min(limits.max_admin_connections, reserved // 4))
-        if reserved < _reserved(config)
-        else limits.max_admin_connections,
     )
     each = "" if processes == 1 else f" in each of {processes} processes"
     return msgspec.structs.replace(config, limits=fitted), (

@@ -32,7 +32,6 @@ SECRETS = frozenset(
         "api_keys",
         "admin_token",
         "admin_tokens",
-        "gateway_token",
         "isolation_secret",
         "password",
         "sentinel_password",
@@ -52,8 +51,6 @@ class KvEventsConfig(Section, frozen=True):
     """Publisher of rank 0, as in tcp://10.0.0.5:5557; other ranks use the next ports."""
     replay_endpoint: str | None = None
     """Replay socket of rank 0."""
-    topic: str = ""
-    """Topic prefix to subscribe to; empty subscribes to all topics."""
 
 
 class WorkerConfig(Section, frozen=True):
@@ -75,7 +72,7 @@ class WorkerConfig(Section, frozen=True):
     """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
     """vLLM's --api-key. Probes and the self-test send it. Forwarded requests carry it if the public port has keys
-    (`auth`) or auth.inject_worker_key is set. Otherwise they keep their client's Authorization."""
+    (`auth`). Otherwise they keep their client's Authorization."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels for the policy. marginal_cost reads the label `lane`: prefill keeps the worker in the prefill lane, and
     decode keeps it out. KV handovers read `kv_connector`, the worker's connector as in `handover.connector`, or none;
@@ -91,13 +88,6 @@ class WorkerConfig(Section, frozen=True):
         """Leave out the key: this text goes to logs."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "api_key"}
         return f"WorkerConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-
-class FileSourceConfig(Section, frozen=True):
-    """Workers in a file that another program writes."""
-
-    path: str
-    """YAML or JSON file: a list of workers, or the file_sd format of Prometheus; read again when it changes."""
 
 
 class DnsSourceConfig(Section, frozen=True):
@@ -130,34 +120,30 @@ class KubernetesSourceConfig(Section, frozen=True):
     """Number or name of the workers' port, not for `pool`. Default for a service: its only port, or the one named http;
     for pods: the one named http, else the first, else 8000."""
     api_url: str = "https://kubernetes.default.svc"
-    """URL of the API server."""
-    token_file: str | None = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    """File with the token of the service account; read again every minute, since Kubernetes renews it. null: none."""
-    ca_file: str | None = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-    """File with the CA of the API server. null: the system's CAs."""
+    """URL of the API server. The default gets the token of the service account, and its CA is verified. Any other URL,
+    such as that of `kubectl proxy`, is asked without a token."""
 
 
 class RedisSourceConfig(Section, frozen=True):
-    """Workers that register themselves in the Redis of the section `redis`, as a sidecar does for its worker."""
-
-    fleet: str | None = None
-    """The fleet whose workers are read. Default: redis.fleet."""
+    """Workers that register themselves in the Redis of the section `redis`, as a sidecar does for its worker. It has no
+    keys: the workers are those of redis.fleet."""
 
 
 class DiscoverySourceConfig(Section, frozen=True):
     """One source of workers: exactly one of the kinds, and what its workers have in common."""
 
-    file: FileSourceConfig | None = None
-    """A file."""
+    file: str | None = None
+    """A file that another program writes, in YAML or JSON: a list of workers, or the file_sd format of Prometheus; read
+    again when it changes."""
     dns: DnsSourceConfig | None = None
     """A DNS name."""
     kubernetes: KubernetesSourceConfig | None = None
     """The API server of Kubernetes."""
     redis: RedisSourceConfig | None = None
-    """Registrations in Redis; {} reads those of the gateway's own fleet."""
+    """Registrations in Redis: {}."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, kv-topic, and
-    label.NAME for the label NAME."""
+    """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, and label.NAME
+    for the label NAME."""
     api_key: Secret | None = None
     """vLLM's --api-key of these workers."""
 
@@ -242,20 +228,10 @@ class RouteMatch(Section, frozen=True):
     prompt_tokens: str | None = None
     """Length of the prompt: ">32000", "<=1000" or "1000-8000". The count is exact if the gateway tokenises the model's
     prompts, else it is the size of the body in bytes, divided by 4. Decisions say which."""
-    session: bool | None = None
-    """Whether the request has a session id."""
     stream: bool | None = None
     """Whether the answer is streamed."""
     priority: str | None = None
     """The priority, compared like prompt_tokens. It is 0 for callers that may not set one."""
-
-
-class RouteLimitsConfig(Section, frozen=True):
-    """What the requests of one route may use."""
-
-    max_requests: Count = 0
-    """Requests of the route on workers at once, over all processes. A further request waits in the route's queue. 0: no
-    limit. Each process has its share, and at least 1: with more processes than this, it is their number."""
 
 
 class RouteQueueConfig(Section, frozen=True):
@@ -266,9 +242,6 @@ class RouteQueueConfig(Section, frozen=True):
     applies."""
     max_s: Annotated[float, Meta(ge=0)] | None = None
     """Longest wait. 0: no request waits. Default: timeouts.queue_s."""
-    status: Literal[429, 503] = 503
-    """Status of a request that may not wait, or has waited too long. Clients retry both; load balancers try another
-    gateway after a 503."""
 
 
 class RouteConfig(Section, frozen=True):
@@ -282,20 +255,16 @@ class RouteConfig(Section, frozen=True):
     """The policy that decides: a name in `policies`, or default for the one in `policy`, which is also the default."""
     split: dict[str, Positive] = field(default_factory=dict)
     """Policies by weight, in place of `policy`: {chat: 90, batch: 10} gives a tenth of the sessions to batch."""
-    by: Literal["session", "request"] = "session"
-    """What `split` divides. session: all requests of a session get the same policy; a request without a session id is
-    on its own."""
-    limits: RouteLimitsConfig = field(default_factory=RouteLimitsConfig)
-    """Limits of the route."""
+    max_requests: Count = 0
+    """Requests of the route on workers at once, over all processes. A further request waits in the route's queue. 0: no
+    limit. Each process has its share, and at least 1: with more processes than this, it is their number."""
     queue: RouteQueueConfig = field(default_factory=RouteQueueConfig)
     """Waiting for a worker."""
     slo: SloConfig = field(default_factory=SloConfig)
     """Service levels."""
     shadow: tuple[str, ...] = ()
     """Policies, or rules with default parameters, that decide beside the route's own and are never obeyed.
-    GET /admin/v1/routes/{name}/shadow compares them."""
-    shadow_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """Share of the route's requests that shadow policies see, up to 100 decisions per second and process."""
+    GET /admin/v1/routes/{name}/shadow compares them. They see up to 100 requests per second and process."""
     layers: dict[str, Any] = field(default_factory=dict)
     """Further features for the route's requests, by name, each with its own settings."""
 
@@ -323,8 +292,6 @@ class LimitsConfig(Section, frozen=True):
     max_connections: Positive = 8_192
     """Open client connections, with TLS handshakes. A further connection replaces the one that has been idle for
     longest. If none is idle, the gateway closes the new one. RLIMIT_NOFILE may lower this limit at start."""
-    max_admin_connections: Positive = 256
-    """Open connections of the admin port."""
     max_header_bytes: Positive = 65_536
     """Bytes of one request line with its headers. A longer one gets 431."""
     max_body_bytes: Positive = 67_108_864
@@ -407,10 +374,6 @@ class HealthConfig(Section, frozen=True):
     """Timeout of one probe."""
     failure_threshold: Positive = 3
     """Consecutive failures that eject a worker. A probe that times out counts only if the worker makes no progress."""
-    panic_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Least share of a model's workers that stay in use when probes only time out: without an answer, a refusal or
-    progress. Envoy's panic threshold has the same default. Refused connections and wrong answers eject any number of
-    workers. 0: time-outs do, too. 1: time-outs eject none."""
 
 
 class RetriesConfig(Section, frozen=True):
@@ -448,36 +411,6 @@ class ResidencyConfig(Section, frozen=True):
     and later announces the blocks again."""
 
 
-class ObserveUsageConfig(Section, frozen=True):
-    """How the gateway gets reports of cached prompt tokens and of the lengths of answers. Streams of callers with a
-    token limit are asked for usage in any case."""
-
-    mode: Literal["passive", "inject"] = "inject"
-    """inject: the gateway sets stream_options.include_usage in some of the streams without it, and removes the usage
-    frame from their responses: in the first 32 of each worker, and then in a share. passive: bodies are forwarded
-    unchanged, and a stream reports usage only if its client asks for it."""
-    sample: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    """The share of the streams without usage that inject applies to."""
-
-
-class CorsConfig(Section, frozen=True):
-    """Cross-origin access from browsers; off if `allow_origins` is empty."""
-
-    allow_origins: tuple[str, ...] = ()
-    """Allowed origins, or "*"."""
-    allow_headers: tuple[str, ...] = ("authorization", "content-type", "x-request-id")
-    """Request headers that a preflight may ask for."""
-
-
-class PathConfig(Section, frozen=True):
-    """One more path to forward."""
-
-    path: str
-    """Exact path, or a prefix that ends in /*."""
-    methods: tuple[str, ...] = ("POST",)
-    """Allowed methods."""
-
-
 class HandoverConfig(Section, frozen=True):
     """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
     where that costs less time than one worker for both. A mixed worker with the label kv_connector can be either.
@@ -494,9 +427,6 @@ class HandoverConfig(Section, frozen=True):
     shared_store: one that keeps blocks where all workers find them, such as a file system. lmcache: LMCache's server.
     offloading_peer: OffloadingConnector with a secondary tier of the type p2p; both workers get their requests at once,
     and the label kv_peer is as for `pulls`. Not set: no KV handover, and a role changes no decision."""
-    no_prefill_worker: Literal["local", "refuse"] = "local"
-    """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
-    requests that could be handed over with 503."""
     pulls: Literal["offloading_peer"] | None = None
     """How workers pull: offloading_peer is vLLM's OffloadingConnector with a secondary tier of the type p2p, on every
     worker. Not set: no pulls. A worker's label kv_peer is the port, or HOST:PORT, of its side channel; without it, that
@@ -504,11 +434,6 @@ class HandoverConfig(Section, frozen=True):
     lease_s: Seconds = 30.0
     """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. With nixl_pull, a decode worker that
     reads them later gets wrong content without an error."""
-    prefill_s: Seconds = 120.0
-    """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
-    first_event_s: Seconds = 60.0
-    """Longest time from the end of the prefill to the first event of the answer, or to the first event of a request
-    that pulls. Then one worker computes the whole request."""
     transfer_tokens_per_s: Annotated[float, Meta(ge=1)] = 100_000.0
     """Prompt tokens that move from one worker to another per second: bandwidth divided by the KV cache's bytes per
     token. The decision starts from it, and learns the speed of each link."""
@@ -543,21 +468,12 @@ class DecisionLogConfig(Section, frozen=True):
     files get the endings .1, .2 and so on. With several processes, each has a file with its number. Not set: no log."""
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Share of the time that is recorded, in whole minutes, because a replay needs every decision of a period."""
-    max_bytes: Positive = 268_435_456
-    """Size of one file before compression, about. The next decision begins a new file with a snapshot of every policy,
-    also within a window."""
 
 
 class DiagnosisConfig(Section, frozen=True):
     """Thresholds of the diagnosis, which `GET /admin/v1/diagnosis` and `warmroute diagnose` show. It looks back over
-    `window_s`."""
+    ten minutes."""
 
-    window_s: Annotated[float, Meta(ge=60, le=3600)] = 600.0
-    """Seconds to look back, in whole minutes."""
-    min_requests: Positive = 50
-    """Requests, tokens or reports below which a check says that it has seen too little."""
-    long_prompt_tokens: Positive = 4_096
-    """Tokens to prefill from which a prompt counts as long."""
     ttft_s: Seconds = 2.0
     """Time to first token that 95 % of the requests of each prompt length should meet."""
     gap_s: Seconds = 0.1
@@ -569,21 +485,15 @@ class TracingConfig(Section, frozen=True):
     defaults of this section."""
 
     endpoint: str | None = None
-    """URL of the receiver, such as http://collector:4318/v1/traces. Not set: no traces."""
+    """URL of the receiver, such as http://collector:4318/v1/traces; SSL_CERT_FILE names a CA of its own. Not set:
+    no traces."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers for the receiver, such as a key."""
     share: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """Share of the requests that are traced. A request with a traceparent follows its caller's choice."""
-    slow_s: Seconds | None = 10.0
-    """Requests that take longer are always traced, as are server errors. null: only server errors are."""
-    service_name: str = "warmroute"
-    """Name of the service in traces."""
+    """Share of the requests that are traced. A request with a traceparent follows its caller's choice. Server errors
+    and requests of more than 10 s are always traced."""
     resource: dict[str, str] = field(default_factory=dict)
-    """Further attributes of the resource, such as deployment.environment.name."""
-    timeout_s: Seconds = 10.0
-    """Timeout of one request to the receiver."""
-    ca_file: str | None = None
-    """PEM file with the CAs of the receiver. Default: the system's CAs."""
+    """Attributes of the resource, such as service.name (default: warmroute) and deployment.environment.name."""
 
 
 class AuthConfig(Section, frozen=True):
@@ -594,9 +504,6 @@ class AuthConfig(Section, frozen=True):
     api_keys_file: str | None = None
     """File with more keys, one per line; read again when it changes. If the changed file is not valid, the old keys
     stay. An empty file admits nobody."""
-    inject_worker_key: bool = False
-    """Send the worker's api_key with forwarded requests, in place of the client's Authorization. If the port has keys,
-    the gateway always does so, because no client's key may reach a worker."""
     isolate_cache: Literal["off", "key", "group"] | None = None
     """Which requests share cached prefixes on the workers. off: all requests. key: requests with API keys of the same
     name. group: requests of tenants with the same cache_group. The gateway sets cache_salt in the body. Default: key if
@@ -683,14 +590,11 @@ class SidecarConfig(Section, frozen=True):
     """How long a test request of one token may wait while the engine makes no progress. The worker is then not ready
     until its engine moves again. 0: no test."""
     gateways: tuple[str, ...] = ()
-    """Base URLs of gateways' admin ports, http://HOST:PORT, at which the sidecar registers its worker. With redis.url
+    """Base URLs of gateways' admin ports, http://HOST:PORT, at which the sidecar registers its worker; of
+    https:// ones the system's CAs are trusted, and SSL_CERT_FILE names others. With redis.url
     it also registers there."""
-    gateway_token: Secret | None = None
-    """Admin token of these gateways, with the role register."""
     gateway_token_file: str | None = None
-    """File with the token; read again at each call."""
-    gateway_ca_file: str | None = None
-    """PEM file with the CAs of gateways with https://, beside the system's."""
+    """File with the admin token of these gateways, with the role register; read again at each call."""
     advertise_url: str | None = None
     """URL at which gateways reach the sidecar. Default: its own address on the way to the registry, and its public
     port."""
@@ -783,16 +687,19 @@ class Config(Section, frozen=True):
     """Prefill and decode on different workers."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     """How the gateway knows the workers' caches."""
-    observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)
-    """Reports of cached tokens."""
-    cors: CorsConfig = field(default_factory=CorsConfig)
-    """Cross-origin access from browsers."""
+    observe_usage: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Share of the streams without usage that are asked for it, and the first 32 of each worker: the gateway sets
+    stream_options.include_usage, and removes the usage frame from the response. It learns cached tokens and lengths of
+    answers from them. 0: bodies are forwarded unchanged, and a stream reports usage only if its client asks for it.
+    Streams of callers with a token limit are asked in any case."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may send requests from a browser, or "*"; with every header that a preflight asks for."""
     headers: HeadersConfig = field(default_factory=HeadersConfig)
     """Response headers."""
     tracing: TracingConfig = field(default_factory=TracingConfig)
     """Traces for OpenTelemetry."""
-    extra_paths: tuple[PathConfig, ...] = ()
-    """Paths to forward in addition to vLLM's."""
+    extra_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Paths to forward in addition to vLLM's, each with its methods. A path that ends in /* is a prefix."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks (CIDR) whose X-Forwarded-For is trusted."""
     access_log: bool = False
@@ -805,9 +712,6 @@ class Config(Section, frozen=True):
     """A log of decisions that can be replayed."""
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     """Thresholds of the diagnosis."""
-    prefix_name_header: str | None = None
-    """Request header in which clients name the prompt's shared prefix, such as x-prompt-name: up to 64 printable ASCII
-    characters. GET /admin/v1/prefixes and the console show the latest name of a hot prefix. Not set: no names."""
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     """`warmroute sidecar` only."""
     worker_operations: tuple[WorkerOperationName, ...] = ("reset-prefix-cache",)

@@ -8,7 +8,14 @@ from router.diagnosis import evidence
 from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Evidence, Finding, Pressure, Unsure, table
 from router.diagnosis.in_force import InForce
-from router.diagnosis.measured import Measured, Moved, PromptsMeasured, WorkerMeasured
+from router.diagnosis.measured import (
+    LONG_PROMPT_TOKENS,
+    MIN_REQUESTS,
+    Measured,
+    Moved,
+    PromptsMeasured,
+    WorkerMeasured,
+)
 from router.diagnosis.split_plan import ROLES, SplitPlan, plans
 from router.placement.handover.links import LinkSpeed
 from router.telemetry.histogram import PROMPT_TOKENS, named_buckets, quantile, total
@@ -43,8 +50,8 @@ def _helping(*remedies: tuple[bool, str]) -> list[str]:
 def prefill_queueing(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find prompt lengths whose time to first token is long, and mostly a wait. A wait for KV memory is not meant."""
     seen = sum(sum(one.ttft) for one in measured.prompts)
-    if seen < thresholds.min_requests:
-        return Unsure(Pressure.PREFILL_QUEUEING, f"{thresholds.min_requests} streams; there were {seen}")
+    if seen < MIN_REQUESTS:
+        return Unsure(Pressure.PREFILL_QUEUEING, f"{MIN_REQUESTS} streams; there were {seen}")
     slow = [
         name
         for name, one in zip(named_buckets(PROMPT_TOKENS), measured.prompts, strict=True)
@@ -90,9 +97,9 @@ def prefill_queueing_remedies(in_force: InForce) -> list[str]:
 
 def decode_scheduling(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find workers with long gaps between tokens while no long prompt is prefilled there."""
-    known = {name: one for name, one in measured.workers.items() if sum(one.alone) >= thresholds.min_requests}
+    known = {name: one for name, one in measured.workers.items() if sum(one.alone) >= MIN_REQUESTS}
     if not known:
-        return Unsure(Pressure.DECODE_SCHEDULING, f"{thresholds.min_requests} sampled gaps between tokens of a worker")
+        return Unsure(Pressure.DECODE_SCHEDULING, f"{MIN_REQUESTS} sampled gaps between tokens of a worker")
     slow = {name: gap for name, one in known.items() if (gap := quantile(one.alone, ITL_S, 0.95) or 0.0)}
     slow = {name: gap for name, gap in slow.items() if gap > thresholds.gap_s}
     if not slow:
@@ -126,8 +133,8 @@ def kv_capacity(measured: Measured, thresholds: DiagnosisConfig, in_force: InFor
     """Find workers that lack KV memory, and spend little time on prefills."""
     known = {name: one for name, one in measured.workers.items() if one.reports >= 3 and one.requests}
     seen = sum(one.requests for one in known.values())
-    if seen < thresholds.min_requests:
-        return Unsure(Pressure.KV_CAPACITY, f"{thresholds.min_requests} requests at workers that report their load")
+    if seen < MIN_REQUESTS:
+        return Unsure(Pressure.KV_CAPACITY, f"{MIN_REQUESTS} requests at workers that report their load")
     short = [name for name, one in known.items() if _starved(one, measured.seconds)]
     if not short:
         return None
@@ -166,8 +173,8 @@ def phase_interference(measured: Measured, thresholds: DiagnosisConfig, in_force
     """Compare the gaps beside a long prefill with the gaps without one, over all workers."""
     workers = measured.workers.values()
     alone, beside = total((one.alone for one in workers), ITL_S), total((one.beside for one in workers), ITL_S)
-    if min(sum(alone), sum(beside)) < thresholds.min_requests:
-        needs = f"{thresholds.min_requests} sampled gaps with and without a prompt of long_prompt_tokens in prefill"
+    if min(sum(alone), sum(beside)) < MIN_REQUESTS:
+        needs = f"{MIN_REQUESTS} sampled gaps with and without a long prompt in prefill"
         return Unsure(Pressure.PHASE_INTERFERENCE, f"{needs}; there were {sum(beside)} and {sum(alone)}")
     without, with_long = quantile(alone, ITL_S, 0.99) or 0.0, quantile(beside, ITL_S, 0.99) or 0.0
     if with_long <= _GAP_RATIO * without or with_long <= thresholds.gap_s:
@@ -181,7 +188,7 @@ def phase_interference(measured: Measured, thresholds: DiagnosisConfig, in_force
         ADVICE,
         "Streams stall while a long prompt is prefilled on their worker.",
         f"The 99th percentile of the gaps between tokens is {with_long:.3g} s beside a prompt of at least "
-        f"{thresholds.long_prompt_tokens:,} tokens, and {without:.3g} s without one: more than "
+        f"{LONG_PROMPT_TOKENS:,} tokens, and {without:.3g} s without one: more than "
         f"{_GAP_RATIO:g} times as long.",
         [table("Gaps between tokens, sampled", ["streams", "gaps", "p50 s", "p95 s", "p99 s"], rows)],
         phase_interference_remedies(in_force),
@@ -208,8 +215,8 @@ def prefix_reuse(measured: Measured, thresholds: DiagnosisConfig, in_force: InFo
     """
     further = measured.stayed + sum(measured.moved.values())
     moved = sum(measured.moved.get(why, 0) for why in (Moved.COST, Moved.NOT_KNOWN))
-    if further < thresholds.min_requests:
-        needs = f"{thresholds.min_requests} further turns of sessions; there were {further}"
+    if further < MIN_REQUESTS:
+        needs = f"{MIN_REQUESTS} further turns of sessions; there were {further}"
         return Unsure(Pressure.PREFIX_REUSE, needs)
     earlier = sum(one.earlier_tokens for one in measured.turns)
     reused = sum(one.reused_tokens for one in measured.turns)
@@ -253,7 +260,7 @@ def worker_roles(measured: Measured, thresholds: DiagnosisConfig, in_force: InFo
     """Compare the present split with the cheapest one, where workers hand KV cache over."""
     if in_force.link is None or not in_force.pool:
         return None
-    found = plans(measured, in_force.pool, thresholds.min_requests, LinkSpeed(*in_force.link))
+    found = plans(measured, in_force.pool, MIN_REQUESTS, LinkSpeed(*in_force.link))
     better = [one for one in found if _gain_s(one) > 0.0]
     if better:
         return Finding(

@@ -126,7 +126,7 @@ FLEET = (
         "workers_kept", DEGRADED, "fleet", level("workers_kept", ">", 0),
         "Workers stay in use although their probes time out",
         "Workers stay in use although their probes time out, because too few others are left.",
-        "Half of a model's workers answer no probe in time (health.panic_threshold): time-outs eject no further one.",
+        "Half of a model's workers answer no probe in time: time-outs eject no further one.",
         fixed(
             "look at the workers' and the gateway's CPU time and at the network between them",
             "stop a worker that is really gone, or remove it: `warmroute workers remove ID`",
@@ -144,7 +144,7 @@ FLEET = (
         "requests_queued", DEGRADED, "fleet", Signal(Lowest(Metric("queued_requests"), 5), ">", 0),
         "Requests have waited for a ready worker for five minutes", "Requests wait without a break.",
         "A queue should empty in seconds.",
-        fixed("`warmroute workers list` says which workers are not ready; a route may be at its limits.max_requests"),
+        fixed("`warmroute workers list` says which workers are not ready; a route may be at its max_requests"),
         measure="{value} requests or more waited all the time.", alert_after="1m",
     ),
     Condition(

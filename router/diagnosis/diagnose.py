@@ -10,7 +10,7 @@ from router.config.model import DiagnosisConfig
 from router.diagnosis import checks, evidence
 from router.diagnosis.finding import Checked, Evidence, Finding, Unsure, worst_first
 from router.diagnosis.in_force import InForce
-from router.diagnosis.measured import Measured
+from router.diagnosis.measured import MIN_REQUESTS, Measured
 from router.metrics.catalogue import CATALOGUE
 from router.metrics.instruments import Labels
 
@@ -93,7 +93,7 @@ def _service_levels(measured: Measured, thresholds: DiagnosisConfig) -> list[Ser
             target,
             met,
             missed,
-            out=met + missed >= thresholds.min_requests and met < _SLO_SHARE * (met + missed),
+            out=met + missed >= MIN_REQUESTS and met < _SLO_SHARE * (met + missed),
         )
         for (route, target), (met, missed) in sorted(measured.levels.items())
         if met + missed

@@ -17,6 +17,10 @@ from router.telemetry.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
 
 _PROMPTS = len(PROMPT_TOKENS) + 1
 TURNS = 8
+MIN_REQUESTS = 50
+"""Requests, tokens or reports below which a check says that it has seen too little."""
+LONG_PROMPT_TOKENS = 4_096
+"""Tokens to prefill from which a prompt counts as long."""
 """Turns that are counted on their own. The last one stands for all later ones."""
 
 

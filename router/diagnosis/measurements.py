@@ -11,8 +11,15 @@ from math import inf
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from backends.worker import LoadReport
 from policies.view import FleetView, Residency, WorkerId
-from router.config.model import DiagnosisConfig
-from router.diagnosis.measured import TURNS, Measured, Moved, PromptsMeasured, WorkerMeasured, over_time
+from router.diagnosis.measured import (
+    LONG_PROMPT_TOKENS,
+    TURNS,
+    Measured,
+    Moved,
+    PromptsMeasured,
+    WorkerMeasured,
+    over_time,
+)
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
 from router.diagnosis.work import count_work, own_prefill_s, prefill_wait_s
@@ -21,6 +28,8 @@ from router.placement.tickets import Ticket
 from router.telemetry.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 
 MINUTE_S = 60.0
+WINDOW_S = 600.0
+"""How far the checks look back."""
 SAMPLED = 8
 """Every eighth gap is counted, because counting all would cost too much."""
 
@@ -39,12 +48,11 @@ class _Minute:
 class Measurements:
     """Implements `router.placement.ticket_life.TrafficObserver`. Pass load reports to `load_reported`.
 
-    `levels` returns the service levels so far.
+    `levels` returns the service levels so far. They look back over `window_s`, in whole minutes.
     """
 
-    def __init__(self, config: DiagnosisConfig, levels: Callable[[], Levels] = dict) -> None:
-        self._long_tokens = config.long_prompt_tokens
-        self._kept = _minutes(config.window_s)
+    def __init__(self, levels: Callable[[], Levels] = dict, *, window_s: float = WINDOW_S) -> None:
+        self._kept = max(1, round(window_s / MINUTE_S))
         self._levels = levels
         self._minutes: deque[_Minute] = deque(maxlen=self._kept + 1)
         self._now = Measured()
@@ -76,7 +84,7 @@ class Measurements:
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """Note the end of a long prefill."""
-        if ticket.reservation.uncached_tokens >= self._long_tokens:
+        if ticket.reservation.uncached_tokens >= LONG_PROMPT_TOKENS:
             self._long_until_s[ticket.candidate.id] = now_s
 
     def progressed(self, ticket: Ticket, gaps_s: Sequence[float], now_s: float) -> None:
@@ -85,7 +93,7 @@ class Measurements:
         worker = minute.workers.get(name)
         if worker is None:
             worker = minute.workers[name] = WorkerMeasured()
-        busy = ticket.load.account.queued_tokens >= self._long_tokens
+        busy = ticket.load.account.queued_tokens >= LONG_PROMPT_TOKENS
         if not busy:
             until_s = self._long_until_s.get(name)
             busy = until_s is not None and until_s >= now_s - sum(gaps_s)
@@ -185,7 +193,7 @@ class Measurements:
         hashes, tokens = ticket.view.block_hashes, ticket.view.block_tokens
         blocks = (ticket.predicted_cached_tokens or 0) // tokens if tokens else 0
         if 0 < blocks <= len(hashes):
-            self.prefixes.hit(hashes[blocks - 1], blocks * tokens, ticket.request.prefix_name)
+            self.prefixes.hit(hashes[blocks - 1], blocks * tokens)
 
     def _count_turn(self, measured: Measured, worker: WorkerMeasured, ticket: Ticket, cached_tokens: int) -> None:
         turn = measured.turns[min(ticket.turn, TURNS) - 1]
@@ -216,10 +224,6 @@ def _count_prompt(prompts: PromptsMeasured, ticket: Ticket) -> None:
     wait_s = prefill_wait_s(computed, own_prefill_s(computed))
     if wait_s is not None:
         prompts.wait_s += max(0.0, computed.view.waited_s + wait_s)
-
-
-def _minutes(window_s: float) -> int:
-    return max(1, round(window_s / MINUTE_S))
 
 
 def _why_moved(before: WorkerId, now: WorkerId, fleet: FleetView) -> Moved:

@@ -13,13 +13,11 @@ FADING = 0.93
 
 
 class SharedPrefix(msgspec.Struct, gc=False):
-    """A prefix by the hash of its last block: its length, how often first turns found it cached, recently, and the
-    latest name that a client gave it."""
+    """A prefix by the hash of its last block: its length, and how often first turns found it cached, recently."""
 
     block_hash: int
     tokens: int
     hits: float
-    name: str | None = None
 
     @property
     def saved_tokens(self) -> float:
@@ -34,14 +32,13 @@ class HotPrefixes:
         self._most = most
         self._found: dict[int, SharedPrefix] = {}
 
-    def hit(self, block_hash: int, tokens: int, name: str | None = None) -> None:
-        """Count a request that found the prefix of `tokens` cached, and that calls it `name`."""
+    def hit(self, block_hash: int, tokens: int) -> None:
+        """Count a request that found the prefix of `tokens` cached."""
         known = self._found.get(block_hash)
         if known is not None:
             known.hits += 1.0
-            known.name = name or known.name
             return
-        self._found[block_hash] = SharedPrefix(block_hash, tokens, 1.0, name)
+        self._found[block_hash] = SharedPrefix(block_hash, tokens, 1.0)
         if len(self._found) > self._most:
             self._found = {one.block_hash: one for one in self.hottest(self._most // 2)}
 

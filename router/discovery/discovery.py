@@ -248,7 +248,7 @@ def _sources_of(config: Config) -> dict[str, Source]:
 
 def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
     if config.file is not None:
-        return FileSource(config.file.path)
+        return FileSource(config.file)
     if config.dns is not None:
         from backends.discovery.dns import DnsSource  # late: only this source needs the library
 
@@ -257,8 +257,7 @@ def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
         return _kubernetes(config.kubernetes)
     if config.redis is not None:
         redis = settings.redis
-        fleet = config.redis.fleet or redis.fleet
-        return RedisSource(lambda: cast("RedisClient", connect(redis)), PREFIX, fleet)
+        return RedisSource(lambda: cast("RedisClient", connect(redis)), PREFIX, redis.fleet)
     raise ValueError(f"a source without a kind: {kinds_of(config)}")
 
 
@@ -268,4 +267,5 @@ def _kubernetes(config: KubernetesSourceConfig) -> Source:
 
     port = None if config.port is None else str(config.port)
     wanted = Wanted(config.service, config.pods, config.pool, config.namespace, port)
-    return KubernetesSource(wanted, Access(config.api_url, config.token_file, config.ca_file))
+    inside = config.api_url == KubernetesSourceConfig().api_url
+    return KubernetesSource(wanted, Access() if inside else Access(config.api_url, None, None))

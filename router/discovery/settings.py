@@ -21,7 +21,7 @@ _RESERVED = (SETTINGS, API, REGISTERED)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SELECTIONS = ("service", "pods", "pool")
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port", "kv-topic")
+_COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port")
 """Fields that several workers can have in common."""
 
 

@@ -130,7 +130,7 @@ class Assembly:
         self.features = features(config, context.core.tickets, loop.time, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
-        paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
+        paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors_origins), RequestIds()
         self.request_ids = request_ids
         access = AccessLog(config.access_log, config.trusted_proxies)
         self.names = ModelNames(config.models)
@@ -149,7 +149,6 @@ class Assembly:
             self.traffic_routes,
             self.models,
             self.search,
-            None if config.prefix_name_header is None else config.prefix_name_header.lower().encode(),
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (

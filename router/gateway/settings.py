@@ -27,7 +27,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in timeouts, limits, models, cors, extra_paths, trusted_proxies and prefix_name_header."""
+    """Find mistakes in timeouts, limits, models, cors_origins, extra_paths and trusted_proxies."""
     yield from _timeouts(config)
     yield from _limits(config)
     yield from check_models(config)
@@ -35,16 +35,6 @@ def check(config: Config) -> Iterator[Finding]:
     yield from _paths(config)
     yield from _proxies(config)
     yield from check_layers(config)
-    if config.prefix_name_header is not None:
-        yield from _prefix_name(config.prefix_name_header)
-
-
-def _prefix_name(header: str) -> Iterator[Finding]:
-    place, fix = ("prefix_name_header",), "write a header of its own, such as x-prompt-name"
-    if not header or not set(header) <= _NAME:
-        yield place, f"{header!r} is not the name of a header", fix
-    elif header.lower() in _SECRETS:
-        yield place, f"{header} carries credentials", fix
 
 
 def _timeouts(config: Config) -> Iterator[Finding]:
@@ -121,28 +111,27 @@ def _fallback(
 
 
 def _origins(config: Config) -> Iterator[Finding]:
-    for index, origin in enumerate(config.cors.allow_origins):
+    for index, origin in enumerate(config.cors_origins):
         if origin != "*" and not _ORIGIN.fullmatch(origin):
-            yield ("cors", "allow_origins", index), f"{origin!r} is not an origin", 'write https://HOST[:PORT] or "*"'
+            yield ("cors_origins", index), f"{origin!r} is not an origin", 'write https://HOST[:PORT] or "*"'
 
 
 def _paths(config: Config) -> Iterator[Finding]:
-    for index, extra in enumerate(config.extra_paths):
-        path = ("extra_paths", index, "path")
-        stem = extra.path.removesuffix("/*")
-        if not _PATH.fullmatch(stem) and extra.path != "/*":
-            yield path, f"{extra.path!r} is not a path", "write /PATH, or /PATH/* for all below it"
-        elif ambiguous := _AMBIGUOUS.search(unquote(extra.path)):
-            yield path, f"{extra.path!r} has {ambiguous[0]!r} in it", "write the path that it stands for"
+    for extra, methods in config.extra_paths.items():
+        place, stem = ("extra_paths", extra), extra.removesuffix("/*")
+        if not _PATH.fullmatch(stem) and extra != "/*":
+            yield place, f"{extra!r} is not a path", "write /PATH, or /PATH/* for all below it"
+        elif ambiguous := _AMBIGUOUS.search(unquote(extra)):
+            yield place, f"{extra!r} has {ambiguous[0]!r} in it", "write the path that it stands for"
         elif forbidden(stem):
-            yield path, f"{extra.path} changes a worker and is never public", "remove it"
-        yield from _methods(extra.methods, ("extra_paths", index, "methods"))
+            yield place, f"{extra} changes a worker and is never public", "remove it"
+        yield from _methods(methods, place)
 
 
 def _methods(methods: tuple[str, ...], path: Path) -> Iterator[Finding]:
     fix = f"write one or more of {', '.join(_METHODS)}"
     if not methods:
-        yield path, "methods is empty", fix
+        yield path, "it has no method", fix
     for method in methods:
         if method not in _METHODS:
             yield path, f"{method!r} is not a method that can be forwarded", fix

@@ -13,7 +13,7 @@ Invariants:
 - Decisions rest on reservations. A scrape may be a second old, so it only shows load from elsewhere (`UnreservedLoad`).
 - A policy that raises or returns an invalid answer fails no request.
 - Silence alone ejects no worker: a time-out counts only if others answered meanwhile and the worker made no progress,
-  and never takes more of a model's workers than `health.panic_threshold` allows (Envoy's panic threshold).
+  and never takes more than half of a model's workers (as Envoy's panic threshold).
 - Retries are paid from a budget in proportion to the traffic (Finagle's retry budget).
 
 Speeds are learned per worker from times to first token, by least squares with forgetting, and shrunk toward the

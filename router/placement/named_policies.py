@@ -78,7 +78,7 @@ class NamedPolicies:
     def shadow(self, route: str, request: RequestView, fleet: FleetView, decision: Decision) -> Sample | None:
         """Let the shadow policies of `route` decide. Return None if it has none, or they do not see this request."""
         shadows = self._shadows.get(route)
-        if shadows is None or not shadows.sampled() or not self._budget.take(len(shadows.names), fleet.now_s):
+        if shadows is None or not self._budget.take(len(shadows.names), fleet.now_s):
             return None
         return shadows.decide(request, fleet, decision)
 
@@ -117,4 +117,4 @@ def _runner(name: str, policy: PolicyConfig, failed: Failed) -> PolicyRunner:
 
 def _shadows(route: RouteConfig, known: Mapping[str, PolicyConfig], failed: Failed) -> RouteShadows:
     runners = [_runner(name, known.get(name) or PolicyConfig(rule=name), failed) for name in route.shadow]
-    return RouteShadows(runners, route.shadow_share, Random(f"{known[DEFAULT].seed} {route.name}"))
+    return RouteShadows(runners)

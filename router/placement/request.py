@@ -81,8 +81,6 @@ class Request(msgspec.Struct, frozen=True):
     """The route that took the request."""
     policy: str = "default"
     """The policy that decides: a name in `policies`, or default."""
-    prefix_name: str | None = None
-    """The client's name for the prompt's shared prefix (`prefix_name_header`)."""
 
     @property
     def counted(self) -> bool:

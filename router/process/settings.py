@@ -27,10 +27,8 @@ def check(config: Config) -> Iterator[Finding]:
     if log is not None and not Path(log).absolute().parent.is_dir():
         yield ("decision_log", "path"), f"the folder of {log!r} does not exist", "write a path in an existing folder"
     for index, route in enumerate(config.routes):
-        if 0 < route.limits.max_requests < processes:
-            problem = (
-                f"limits.max_requests is {route.limits.max_requests}, which {processes} processes cannot share out"
-            )
+        if 0 < route.max_requests < processes:
+            problem = f"max_requests is {route.max_requests}, which {processes} processes cannot share out"
             yield ("routes", index, "limits", "max_requests"), problem, "raise it, or lower processes"
 
 

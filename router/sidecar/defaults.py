@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
 from router.config.load import Loaded, problems_of
-from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
+from router.config.model import Config, PolicyConfig, SidecarConfig, WorkerConfig
 from router.config.problems import ConfigError, Finding
 from router.tokenization.local.choices import LOCAL
 
@@ -18,7 +18,7 @@ WORKER_URL = "http://127.0.0.1:8000"
 """vLLM's default port, on loopback."""
 PORT = 8080
 """The public port, because vLLM has 8000."""
-METRICS = PathConfig("/metrics", ("GET",))
+METRICS = {"/metrics": ("GET",)}
 """Gateways and Prometheus read the worker's metrics through the sidecar."""
 
 
@@ -47,8 +47,7 @@ def sidecar_config(loaded: Loaded) -> Config:
         path = tuple(name.split("."))
         if not any(place[: len(path)] == path for place in loaded.places):
             config = _with(config, path, value)
-    if METRICS.path not in [path.path for path in config.extra_paths]:
-        config = replace(config, extra_paths=(*config.extra_paths, METRICS))
+    config = replace(config, extra_paths=METRICS | config.extra_paths)
     return replace(config, residency=replace(config.residency, kv_events=False, self_test=False))
 
 
@@ -74,8 +73,6 @@ def _registration(settings: SidecarConfig) -> Iterator[Finding]:
     for index, url in enumerate(settings.gateways):
         if not _URL.fullmatch(url):
             yield ("sidecar", "gateways", index), f"{url!r} is not the URL of an admin port", "write http://HOST:PORT"
-    if settings.gateway_token is not None and settings.gateway_token_file is not None:
-        yield ("sidecar", "gateway_token"), "gateway_token_file is set as well", "keep one of the two"
     if settings.advertise_url is not None:
         try:
             parse_endpoint(settings.advertise_url)

@@ -14,7 +14,6 @@ from backends.discovery.registration import LEASE_S, Registration, encode, regis
 from router.config.model import Config, RedisConfig, SidecarConfig
 from router.replicas.address import parse_address
 from router.replicas.connection import PREFIX, connect
-from router.security.tls import load_authorities
 
 CALL_S = 2.0
 """Longest call to a registry."""
@@ -86,7 +85,7 @@ class GatewayRegistry:
         self.name = f"{self.address[0]}:{self.address[1]}"
         self._url = url.rstrip("/")
         self._settings = settings
-        self._client = httpx.AsyncClient(timeout=CALL_S, trust_env=False, verify=_trusted(settings.gateway_ca_file))
+        self._client = httpx.AsyncClient(timeout=CALL_S, trust_env=False, verify=ssl.create_default_context())
 
     async def register(self, registration: Registration) -> None:
         """Put the worker, with a lease of `LEASE_S`."""
@@ -113,17 +112,8 @@ class GatewayRegistry:
 
     def _token(self) -> str | None:
         """Return the token, read again from its file, because a file may change."""
-        settings = self._settings
-        if settings.gateway_token_file is not None:
-            return Path(settings.gateway_token_file).read_text(encoding="utf-8").strip()
-        return settings.gateway_token
-
-
-def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        load_authorities(context, "sidecar.gateway_ca_file", ca_file)
-    return context
+        file = self._settings.gateway_token_file
+        return None if file is None else Path(file).read_text(encoding="utf-8").strip()
 
 
 def registries(config: Config) -> list[WorkerRegistry]:
@@ -131,7 +121,6 @@ def registries(config: Config) -> list[WorkerRegistry]:
 
     Raises:
         MissingRedisError: Redis is configured, and its package is not installed.
-        UnusableFileError: the CA file cannot be used.
     """
     found: list[WorkerRegistry] = [GatewayRegistry(url, config.sidecar) for url in config.sidecar.gateways]
     if config.redis.url is not None:

@@ -22,7 +22,10 @@ _COMPRESSION = 1
 """The fastest of zlib's. Compression is most of what a compressed log costs."""
 _ROTATE = b""
 FILES = 5
-"""Files kept of a decision log; `decision_log.max_bytes` sets their size."""
+"""Files kept of a decision log; each of `FILE_BYTES`."""
+FILE_BYTES = 1 << 28
+"""Size of one file before compression, about. The next decision begins a new file with a snapshot of every policy, also
+within a window."""
 
 
 class DecisionLogFile:
@@ -133,7 +136,7 @@ def open_decision_log(settings: DecisionLogConfig) -> DecisionLogFile | None:
     if settings.path is None:
         return None
     try:
-        return DecisionLogFile(Path(settings.path), settings.max_bytes, FILES)
+        return DecisionLogFile(Path(settings.path), FILE_BYTES, FILES)
     except OSError as error:
         log.error("the decision log cannot be opened", extra={"path": settings.path, "reason": str(error)})
         return None

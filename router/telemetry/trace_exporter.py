@@ -49,6 +49,10 @@ class _Answer(msgspec.Struct, rename="camel"):
     partial_success: _PartialSuccess | None = None
 
 
+_TIMEOUT_S = 10.0
+"""Timeout of one request to the receiver, as OpenTelemetry's own default."""
+
+
 class TraceExporter:
     """Sends the spans of requests to `tracing.endpoint`. Satisfies `TraceSink`."""
 
@@ -56,8 +60,6 @@ class TraceExporter:
         assert wanted.endpoint is not None, "tracing is off"
         self._endpoint = wanted.endpoint
         self._headers = {"content-type": "application/json", **wanted.headers}
-        self._timeout_s = wanted.timeout_s
-        self._ca_file = wanted.ca_file
         self._queue: deque[bytes] = deque()
         self._before, self._after = envelope(_resource(wanted), version())
         self._due = asyncio.Event()
@@ -98,8 +100,9 @@ class TraceExporter:
             yield "warmroute_traces", (outcome,), count
 
     def _client(self) -> httpx.AsyncClient:
-        verify = ssl.create_default_context(cafile=self._ca_file) if self._ca_file is not None else True
-        return httpx.AsyncClient(headers=self._headers, timeout=self._timeout_s, verify=verify, trust_env=False)
+        return httpx.AsyncClient(
+            headers=self._headers, timeout=_TIMEOUT_S, verify=ssl.create_default_context(), trust_env=False
+        )
 
     async def _run(self) -> None:
         async with self._client() as client:
@@ -163,6 +166,5 @@ class TraceExporter:
 
 
 def _resource(wanted: TracingConfig) -> dict[str, str]:
-    own = {"service.name": wanted.service_name, "service.version": version()}
-    instance = {"service.instance.id": f"{socket.gethostname()}:{getpid()}"}
-    return instance | wanted.resource | own
+    instance = {"service.name": "warmroute", "service.instance.id": f"{socket.gethostname()}:{getpid()}"}
+    return instance | wanted.resource | {"service.version": version()}

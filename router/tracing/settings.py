@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from router.config.model import Config
@@ -23,8 +22,6 @@ def check(config: Config) -> Iterator[Finding]:
         if not usable:
             problem = f"{tracing.endpoint!r} is no URL of a receiver"
             yield ("tracing", "endpoint"), problem, "write one such as http://collector:4318/v1/traces"
-    if tracing.ca_file is not None and not Path(tracing.ca_file).is_file():
-        yield ("tracing", "ca_file"), f"{tracing.ca_file!r} is no file", "write the path of a PEM file"
     for name, value in tracing.headers.items():
         if not name or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in name):
             yield ("tracing", "headers", name), f"{name!r} is no name of a header", "write one such as x-api-key"

@@ -153,4 +153,4 @@ class Watcher:
 
 
 def configured_events(events: KvEventsConfig) -> KvEventSource:
-    return KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic, buffer_steps=10_000)
+    return KvEventSource(0, events.endpoint, events.replay_endpoint, buffer_steps=10_000)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from backends.vllm.metrics import MAX_SAMPLES, STEP_BYTES, parse_metrics
 from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
-from router.config.model import CorsConfig, LimitsConfig
+from router.config.model import LimitsConfig
 from router.errors import RequestError
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
@@ -308,7 +308,7 @@ _SEGMENTER = Segmenter(
 _FILE = b"--" + b"-" * 70 + b"\r\ncontent-disposition:f;name=a;filename=b\r\n\r\n"
 _STAMP = Stamp(b',"system_fingerprint":"fp"', b"}")
 _ACCESS = AccessLog(True, ["0.0.0.0/0", "::/0"])
-_CORS = Cors(CorsConfig(allow_origins=("*",), allow_headers=("*",)))
+_CORS = Cors(("*",))
 
 SCANNERS: dict[str, Scan] = {
     # request heads

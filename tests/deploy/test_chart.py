@@ -32,7 +32,7 @@ EVERYTHING = {
     "config": {
         "headers": {"worker": True},
         "timeouts": {"queue_s": 5},
-        "discovery": {"sources": {"lab": {"file": {"path": "/models/workers.yaml"}}}},
+        "discovery": {"sources": {"lab": {"file": "/models/workers.yaml"}}},
     },
     "env": [{"name": "WARMROUTE_ADMIN_TOKEN", "value": "0123456789abcdef0123456789abcdef"}],
     "volumes": [{"name": "models", "emptyDir": {}}],
@@ -279,7 +279,7 @@ class TestSecrets:
             {"redis": {"sentinel_password": "x"}},
             {"auth": {"isolation_secret": "x"}},
             {"workers": [{"url": "http://a:1", "api_key": "x"}]},
-            {"discovery": {"sources": {"lab": {"file": {"path": "/x"}, "api_key": "x"}}}},
+            {"discovery": {"sources": {"lab": {"file": "/x", "api_key": "x"}}}},
         ],
     )
     def test_a_secret_in_the_config_map_is_refused(self, config):

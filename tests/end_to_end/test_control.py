@@ -20,7 +20,7 @@ def hang_up():
 
 def shadow_and_split(admin):
     """Compare a policy with the one in use, then give it a tenth of the requests."""
-    shadowed = {"routes": [{"name": "all", "shadow": ["lpwl"], "shadow_share": 1}]}
+    shadowed = {"routes": [{"name": "all", "shadow": ["lpwl"]}]}
     assert admin.put("/admin/v1/routes", json=shadowed).status_code == 200
 
     def compared():

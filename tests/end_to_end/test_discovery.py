@@ -14,7 +14,6 @@ from router.config.model import (
     Config,
     DiscoveryConfig,
     DiscoverySourceConfig,
-    FileSourceConfig,
     HealthConfig,
     ResidencyConfig,
 )
@@ -24,7 +23,7 @@ WORKERS = 2_000
 
 
 def settings(file, **health):
-    source = DiscoverySourceConfig(file=FileSourceConfig(path=str(file)))
+    source = DiscoverySourceConfig(file=str(file))
     return Config(
         host="127.0.0.1",
         port=0,

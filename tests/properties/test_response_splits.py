@@ -204,7 +204,7 @@ FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n
 @given(st.lists(token(), min_size=1, max_size=5), usage(), CUTS, CUTS, st.booleans())
 def test_a_usage_frame_is_taken_out_wherever_it_is_cut(tokens, reported, chunk_cuts, cuts, each_byte):
     frame, expected = reported
-    world = World(observe_usage={"mode": "inject", "sample": 1.0})
+    world = World(observe_usage=1.0)
     client = world.client()
     client.send(STREAM_REQUEST)
     (worker,) = world.dials

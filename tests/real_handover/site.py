@@ -19,7 +19,7 @@ from tests.real_handover.asking import ask, completion
 from tests.real_handover.connectors import CONNECTORS, LEASE_S, Worker, extra_config
 
 HANDOVER = {
-    "lease_s": LEASE_S, "prefill_s": 20, "first_event_s": 10, "latency_s": 0,
+    "lease_s": LEASE_S, "latency_s": 0,
     "transfer_tokens_per_s": 1e9,
 }  # fmt: skip
 PATIENT = {"health.probe_timeout_s": 5, "decisions_kept": 500}

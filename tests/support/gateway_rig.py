@@ -244,7 +244,7 @@ class RigBuilder:
             "host": "127.0.0.1",
             "port": 0,
             "timeouts": {"upstream_idle_s": 4.0},
-            "observe_usage": {"mode": "passive"},  # most tests compare the bytes that workers get
+            "observe_usage": 0.0,  # most tests compare the bytes that workers get
         }
         rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn, traces)
         self._built.append(rig)

@@ -138,7 +138,7 @@ def everything(place: Place) -> dict[str, Any]:
         "limits": {"tenants": {"default": limits}},
         "models": {MODEL: {"aliases": ["chat"]}},
         "routes": [
-            {"name": "eval", "match": {"header": {"x-team": "eval"}}, "limits": {"max_requests": 32}},
+            {"name": "eval", "match": {"header": {"x-team": "eval"}}, "max_requests": 32},
             {"name": "long", "match": {"prompt_tokens": ">32000"}},
             {"name": "other", "match": {"model": "another-model"}},
             {"name": "all"},

@@ -67,7 +67,6 @@ class KvEventsChange(Body):
 
     endpoint: str | msgspec.UnsetType = msgspec.UNSET
     replay_endpoint: str | msgspec.UnsetType | None = msgspec.UNSET
-    topic: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 WorkerChange = merge_patch_of(

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.admin.http.connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
+from router.config.descriptors import ADMIN_CONNECTIONS
 from router.config.model import Config
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.listen.accept import Acceptor, Listener
@@ -110,7 +111,7 @@ class _AdminUvicorn(uvicorn.Server):
         loop = asyncio.get_running_loop()
         self.serves = asyncio.Event()
         self.accepts = True
-        self.port = _port_of(config, ConnectionLimit(config.limits.max_admin_connections, loop.time))
+        self.port = _port_of(config, ConnectionLimit(ADMIN_CONNECTIONS, loop.time))
         self.acceptor = Acceptor(loop, self._connection, self.port.places, tls)
         self.listening: list[Listener] = []
         self.servers = []

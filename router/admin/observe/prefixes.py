@@ -20,8 +20,7 @@ class PrefixDocument(Shape):
 
     `hits` counts the first turns that found it cached, of about the last quarter of an hour, and `saved_tokens` the
     prompt tokens that these did not compute. `copies` of it are in the KV caches whose events are followed, on
-    `workers` (16 at most), and take `kv_tokens` of them. `name` is the latest one that a client gave it in the header
-    `prefix_name_header`; of several processes, the first one that has a name counts.
+    `workers` (16 at most), and take `kv_tokens` of them.
     """
 
     hash: str
@@ -31,7 +30,6 @@ class PrefixDocument(Shape):
     copies: int
     kv_tokens: int
     workers: list[str]
-    name: str | None = None
 
 
 class Prefixes(Shape):
@@ -49,7 +47,6 @@ def _merged(call: Call, replies: Replies) -> Answer:
             if known is not one:
                 known.hits = round(known.hits + one.hits, 1)
                 known.saved_tokens += one.saved_tokens
-                known.name = known.name or one.name
     best = sorted(found.values(), key=lambda one: -one.saved_tokens)
     return Answer(Prefixes(prefixes=best[: call.query["limit"]]))
 
@@ -71,7 +68,6 @@ def _document(call: Call, prefix: SharedPrefix, names: Mapping[int, str]) -> Pre
     holders = [names[slot] for slot in call.process.residency.holders(prefix.block_hash) if slot in names]
     return PrefixDocument(
         hash=f"{prefix.block_hash:016x}",
-        name=prefix.name,
         tokens=prefix.tokens,
         hits=round(prefix.hits, 1),
         saved_tokens=round(prefix.saved_tokens),

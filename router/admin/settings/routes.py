@@ -50,13 +50,12 @@ class ShadowPolicy(Shape):
 class ShadowComparison(Shape):
     """What the shadow policies of a route would have chosen, over the last `window_s` seconds in whole minutes.
 
-    `policies` decided. `share` of the requests were sampled, within the budget of 100 decisions per second and process.
+    `policies` decided. At most 100 shadow decisions are made per second and process.
     """
 
     route: str
     policies: list[str]
     window_s: int
-    share: float
     shadows: list[ShadowPolicy]
 
 
@@ -106,7 +105,6 @@ async def compare_shadows(call: Call) -> Answer:
             route=route.name,
             policies=list(route.policies),
             window_s=window_s,
-            share=route.config.shadow_share,
             shadows=[_compared(name, totals) for name, totals in found.items()],
         )
     )

@@ -246,7 +246,7 @@ def _events_advice(facts: WorkerFacts, unreachable: list[str]) -> list[Advice]:
 
 def _source(worker: WorkerConfig) -> KvEventSource | None:
     events = worker.kv_events
-    return None if events is None else KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic)
+    return None if events is None else KvEventSource(0, events.endpoint, events.replay_endpoint)
 
 
 def _addresses(facts: WorkerFacts) -> list[str]:

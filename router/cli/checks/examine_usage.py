@@ -23,15 +23,15 @@ async def examine_usage(config: Config, reports: Sequence[WorkerReport], *, requ
     """Return warnings about streams that report no usage. With `requests`, send one short stream to each worker."""
     limited = counts_tokens(config)
     warnings = []
-    if config.observe_usage.mode == "passive":
+    if not config.observe_usage:
         others = "those of callers with a token limit" if limited else "those whose clients ask"
         warnings.append(
-            f"observe_usage.mode is passive: of all streams only {others} report cached tokens and their length; "
-            "set it to inject to ask in a sample"
+            f"observe_usage is 0: of all streams only {others} report cached tokens and their length; "
+            "set it to 0.05 to ask in a sample"
         )
     if limited and config.handover.connector is not None:
         warnings.append(f"streams with a KV handover are not asked for usage; {_ESTIMATE}")
-    if requests and (limited or config.observe_usage.mode == "inject"):
+    if requests and (limited or config.observe_usage > 0):
         tried = (
             _try(config, worker, report, report.facts, limited)
             for worker, report in zip(config.workers, reports, strict=True)

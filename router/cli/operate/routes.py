@@ -32,7 +32,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _row(route: dict[str, Any]) -> tuple[str, ...]:
     match = {key: value for key, value in route["match"].items() if value not in (None, {})}
     split = ", ".join(f"{name} {weight}" for name, weight in route["split"].items())
-    limit = route["limits"]["max_requests"]
+    limit = route["max_requests"]
     return (
         route["name"],
         ", ".join(f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in match.items()),

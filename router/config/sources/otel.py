@@ -18,8 +18,6 @@ READ = (
     "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", _ENDPOINT, _TRACES_ENDPOINT,
     "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
     "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-    "OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-    "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     _SAMPLER, _SHARE, "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
 """The variables that are read."""
@@ -33,21 +31,15 @@ def read_otel(env: Mapping[str, str], problems: list[Problem]) -> Located:
     if switched_off or not given.keys() & {_ENDPOINT, _TRACES_ENDPOINT}:
         return tree
     _put(tree, "endpoint", *_endpoint(given))
-    for setting, ending in (("headers", "HEADERS"), ("timeout_s", "TIMEOUT"), ("ca_file", "CERTIFICATE")):
-        name = _closer(given, ending)
-        if name is not None:
-            _put(tree, setting, name, _value(setting, given[name], name, problems))
+    name = _closer(given, "HEADERS")
+    if name is not None:
+        _put(tree, "headers", name, _pairs(given[name], name, problems))
     _protocol(given, problems)
     _sampling(tree, given, problems)
-    if "OTEL_RESOURCE_ATTRIBUTES" in given:
-        _put(
-            tree,
-            "resource",
-            "OTEL_RESOURCE_ATTRIBUTES",
-            _pairs(given["OTEL_RESOURCE_ATTRIBUTES"], "OTEL_RESOURCE_ATTRIBUTES", problems),
-        )
+    attributes = _pairs(given.get("OTEL_RESOURCE_ATTRIBUTES", ""), "OTEL_RESOURCE_ATTRIBUTES", problems) or {}
     if "OTEL_SERVICE_NAME" in given:
-        _put(tree, "service_name", "OTEL_SERVICE_NAME", given["OTEL_SERVICE_NAME"])
+        attributes["service.name"] = given["OTEL_SERVICE_NAME"]
+    _put(tree, "resource", "OTEL_RESOURCE_ATTRIBUTES", attributes or None)
     return tree
 
 
@@ -66,17 +58,6 @@ def _closer(given: Mapping[str, str], ending: str) -> str | None:
     """Return the variable for traces, or else the one for all signals."""
     names = (f"OTEL_EXPORTER_OTLP_TRACES_{ending}", f"OTEL_EXPORTER_OTLP_{ending}")
     return next((name for name in names if name in given), None)
-
-
-def _value(setting: str, text: str, name: str, problems: list[Problem]) -> object:
-    if setting == "headers":
-        return _pairs(text, name, problems)
-    if setting == "ca_file":
-        return text
-    if not text.isascii() or not text.isdigit() or int(text[:9]) == 0:
-        problems.append(Problem(name, f"{text!r} is no time", "write milliseconds, such as 10000"))
-        return None
-    return int(text[:9]) / 1e3
 
 
 def _pairs(text: str, name: str, problems: list[Problem]) -> dict[str, str] | None:

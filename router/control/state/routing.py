@@ -76,11 +76,11 @@ class ProcessShare(NamedTuple):
         return BuiltRouting(named, shadows, self.routes(routing.routes))
 
     def _route(self, route: RouteConfig) -> RouteConfig:
-        limit = route.limits.max_requests
+        limit = route.max_requests
         at_once, more = divmod(limit, self.processes)
         queued = route.queue.max_requests
         return replace(
             route,
-            limits=replace(route.limits, max_requests=max(min(1, limit), at_once + (self.process < more))),
+            max_requests=max(min(1, limit), at_once + (self.process < more)),
             queue=replace(route.queue, max_requests=None if queued is None else math.ceil(queued / self.processes)),
         )

@@ -25,7 +25,7 @@ class RouteQueue:
 
     def __init__(self, config: RouteConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
-        self._limit = config.limits.max_requests
+        self._limit = config.max_requests
         self._longest = config.queue.max_requests
         self._loop = loop
         self._waiting: dict[WaitingRequest, None] = {}
@@ -41,7 +41,7 @@ class RouteQueue:
     def adopt(self, config: RouteConfig) -> None:
         """Use another limit and queue. Requests that the new limit admits are offered."""
         self.config = config
-        self._limit = config.limits.max_requests
+        self._limit = config.max_requests
         self._longest = config.queue.max_requests
         self._offer_soon()
 
@@ -98,8 +98,8 @@ class RouteQueue:
     def refusal(self, why: str) -> RequestError:
         """Return the error for a request that may not wait, or has waited too long."""
         self.refused += 1
-        kind = ErrorKind.ROUTE_BUSY_429 if self.config.queue.status == 429 else ErrorKind.ROUTE_BUSY
-        return RequestError(kind, f"route {self.config.name}: {why}; try again later", retry_after_s=self._retry_s())
+        said = f"route {self.config.name}: {why}; try again later"
+        return RequestError(ErrorKind.ROUTE_BUSY, said, retry_after_s=self._retry_s())
 
     def _retry_s(self) -> float:
         return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, self._gap_s * (self.queued + 1)))
@@ -147,4 +147,4 @@ class RouteQueues:
 
 def limited(route: RouteConfig) -> bool:
     queue = route.queue
-    return bool(route.limits.max_requests) or queue.max_requests is not None or queue.max_s is not None
+    return bool(route.max_requests) or queue.max_requests is not None or queue.max_s is not None

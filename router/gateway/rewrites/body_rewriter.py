@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from router.config.model import Config, ObserveUsageConfig
+from router.config.model import Config
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
@@ -127,7 +127,7 @@ class BodyRewriter:
     """Decides which requests are rewritten, and remembers how workers end their streams.
 
     Streams that do not ask for usage are changed to ask for it, and the usage frame is removed from the response: all
-    streams of callers with a token limit, and with `observe_usage: inject` a sample of the others. The sample is the
+    streams of callers with a token limit, and with `observe_usage` above 0 a sample of the others. The sample is the
     first `FIRST_STREAMS` of each worker and path, and later a share.
 
     The first stream of each worker and path is sent unchanged, for two reasons. Some workers report usage unasked. And
@@ -135,7 +135,7 @@ class BodyRewriter:
     """
 
     def __init__(self, config: Config, fleet: Fleet, relearn: Relearn | None) -> None:
-        self._usage: ObserveUsageConfig = config.observe_usage
+        self._sample = config.observe_usage
         self._relearn = relearn
         self._share = 0.0
         self._streams: dict[tuple[FleetEndpoint, str], _Streams] = {}
@@ -147,7 +147,7 @@ class BodyRewriter:
             ),
             0,
         )  # fmt: skip
-        self._samples = self._usage.mode == "inject"
+        self._samples = self._sample > 0.0
         fleet.on_loss.append(self._forget)
 
     def of(self, head: RequestHead, parsed: ParsedBody, *, metered: bool = False) -> RequestRewrites | None:
@@ -166,7 +166,7 @@ class BodyRewriter:
     def _sampled(self, streams: _Streams) -> bool:
         if streams.asked < FIRST_STREAMS:
             return True
-        self._share += self._usage.sample
+        self._share += self._sample
         if self._share < 1.0:
             return False
         self._share -= 1.0

@@ -237,7 +237,7 @@ class Fleet:
         """Return whether time-outs alone may not eject the endpoint, because too few others would be left."""
         role = self.candidate_sets.only_prefills(endpoint)
         same_role = [one for one in self._endpoints.values() if self.candidate_sets.only_prefills(one) is role]
-        return is_needed(endpoint, same_role, self._health.panic_threshold)
+        return is_needed(endpoint, same_role)
 
     def resolve(self, on_request: OnRequest) -> None:
         """Use other rules for names that workers resolve on request. Queued requests may have a worker now."""

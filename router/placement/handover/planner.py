@@ -22,7 +22,6 @@ from policies.kv_space import fits
 from policies.view import FleetView
 from policies.wrappers.prefill_lanes import lane_prices_s
 from router.config.model import HandoverConfig
-from router.errors import ErrorKind, RequestError
 from router.placement.decision_log.decisions import DecisionRecord, HandoverLeg
 from router.placement.fleet.endpoints import PREFILL, Candidate
 from router.placement.fleet.fleet import Fleet
@@ -103,24 +102,22 @@ class HandoverPlanner:
         self,
         request: Request,
         now_s: float,
-        allows: Callable[[Plan | None], bool],
+        allows: Callable[[Plan], bool],
         *,
         within: Container[str] | None = None,
         prefiller: str | None = None,
-    ) -> Plan | DecisionRecord | RequestError | None:
+    ) -> Plan | DecisionRecord | None:
         """Return the plan that delays least, if it costs less than one worker.
 
-        `allows` says whether the request's body and what is known of the workers allow a plan; None stands for any
-        handover. `within` limits the endpoints, and `prefiller` is as in `pair`. Without a plan, return what the policy
-        has decided meanwhile, for `Dispatcher.dispatch`, or None if it was not asked. An error refuses the request.
+        `allows` says whether the request's body and what is known of the workers allow a plan. `within` limits the
+        endpoints, and `prefiller` is as in `pair`. Without a plan, return what the policy has decided meanwhile, for
+        `Dispatcher.dispatch`, or None if it was not asked.
         """
         pair = pull = None
         if self._config.connector is not None:
             found = self.pair(request, now_s, within=within, prefiller=prefiller)
             if isinstance(found, Plan):
                 pair = found if allows(found) else None
-            elif found is not None and self._config.no_prefill_worker == "refuse" and allows(None):
-                return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
         if pair is None or not pair.at_any_cost:
             pull = self.pull(request, now_s, within=within)
         if isinstance(pull, Plan):

@@ -25,6 +25,10 @@ _MOST_REPORTS = 1_024
 _SPARE_BLOCKS = 2
 """Blocks that a report may have beyond its requests and one more for each, because its share is rounded."""
 
+HANDOVER_FIRST_EVENT_S = 60.0
+"""Longest time from the end of the prefill to the first event of the answer, or to the first event of a request that
+pulls. Then one worker computes the whole request."""
+
 
 class _PinnedWorker:
     """One worker: when each handed over prompt counts no more, with its tokens, and what reports left unexplained.
@@ -66,7 +70,7 @@ class PinnedBlocks:
     def __init__(self, config: HandoverConfig, *, watches: bool = True) -> None:
         """Unless it `watches`, nothing is recorded."""
         self._watches = watches
-        self._held_s = config.first_event_s + config.lease_s
+        self._held_s = HANDOVER_FIRST_EVENT_S + config.lease_s
         """The longest time from the end of a prefill until its blocks must be free."""
         self._window_s = config.lease_s + config.lease_margin_s
         self._watched: dict[WorkerId, _PinnedWorker] = {}

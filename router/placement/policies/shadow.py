@@ -1,13 +1,11 @@
 """Shadow policies: they decide beside the policy of a route, are never obeyed, and are compared with it.
 
-A shadow decision reads the views of the real one, so it costs no GPU time, and it costs CPU time only for the share of
-requests that a route samples, at most `PER_S` decisions per second and process. At 0.15 ms a decision, that is 1.5 % of
-a core.
+A shadow decision reads the views of the real one, so it costs no GPU time, and CPU time for at most `PER_S` decisions
+per second and process. At 0.15 ms a decision, that is 1.5 % of a core.
 """
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Sequence
 
@@ -81,12 +79,10 @@ class _Minutes:
 
 
 class RouteShadows:
-    __slots__ = ("_minutes", "_rng", "_runners", "_share")
+    __slots__ = ("_minutes", "_runners")
 
-    def __init__(self, runners: Sequence[PolicyRunner], share: float, rng: random.Random) -> None:
+    def __init__(self, runners: Sequence[PolicyRunner]) -> None:
         self._runners = tuple(runners)
-        self._share = share
-        self._rng = rng
         self._minutes = {runner.name: _Minutes() for runner in runners}
 
     @property
@@ -95,10 +91,7 @@ class RouteShadows:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        return self._share, tuple([(runner.name, runner.settings) for runner in self._runners])
-
-    def sampled(self) -> bool:
-        return self._share >= 1.0 or self._rng.random() < self._share
+        return tuple([(runner.name, runner.settings) for runner in self._runners])
 
     def decide(self, request: RequestView, fleet: FleetView, decision: Decision) -> Sample:
         chosen = _view(fleet, decision.ranked[0])

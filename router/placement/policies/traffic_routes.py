@@ -20,7 +20,7 @@ _RANGE = re.compile(r"(-?[0-9]{1,9})\s*-\s*(-?[0-9]{1,9})")
 _LARGEST = 10**9
 
 
-_EQUAL, _LIKE, _WITHIN = ("stream", "session", "api_key", "tenant"), ("model", "path"), ("prompt_tokens", "priority")
+_EQUAL, _LIKE, _WITHIN = ("stream", "api_key", "tenant"), ("model", "path"), ("prompt_tokens", "priority")
 """Conditions on a value, on a value or its beginning (``meta-*``), and on a number."""
 
 
@@ -33,7 +33,6 @@ class RouteFacts(msgspec.Struct, frozen=True, gc=False):
     api_key: str | None
     tenant: str | None
     prompt_tokens: int
-    session: bool
     stream: bool
     priority: int
 
@@ -44,7 +43,7 @@ Check: TypeAlias = Callable[[RouteFacts], bool]
 class TrafficRoute:
     """One route: its conditions, and the policies that decide for its requests."""
 
-    __slots__ = ("_bounds", "_by_session", "_names", "checks", "config", "name", "policy")
+    __slots__ = ("_bounds", "_names", "checks", "config", "name", "policy")
 
     def __init__(self, config: RouteConfig) -> None:
         self.config = config
@@ -54,7 +53,6 @@ class TrafficRoute:
         """The policy of a route without `split`."""
         self._names = tuple(config.split)
         self._bounds = tuple(accumulate(config.split.values()))
-        self._by_session = config.by == "session"
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -65,10 +63,10 @@ class TrafficRoute:
         return not self.checks
 
     def policy_of(self, request_id: str, session_id: str | None) -> str:
-        """Return the policy that decides for a request. With `by: session`, all requests of a session get the same."""
+        """Return the policy that decides for a request. All requests of a session get the same."""
         if not self._names:
             return self.policy
-        key = session_id if self._by_session and session_id is not None else request_id
+        key = request_id if session_id is None else session_id
         draw = xxh3_64_intdigest(f"{self.name}\0{key}".encode()) % self._bounds[-1]
         return self._names[bisect_right(self._bounds, draw)]
 

@@ -18,7 +18,7 @@ SETTINGS = {
     "health": {"failure_threshold": 1_000_000},
     "limits": {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES},
     "timeouts": {"client_header_s": 1.0, "client_body_s": 1.0, "client_idle_s": 1.0},
-    "extra_paths": [{"path": "/*", "methods": [method.decode() for method in METHODS if _METHOD.fullmatch(method)]}],
+    "extra_paths": {"/*": [method.decode() for method in METHODS if _METHOD.fullmatch(method)]},
 }
 _NUMBER = re.compile(rb"/v/(\d{5})/")
 

@@ -296,8 +296,8 @@ def bench(ground):
     key = new_key()
     config = {
         "auth": {"api_keys": [KeyEntry("attacker", digest_of(key.encode())).line]},
-        "extra_paths": [{"path": "/v1/extra"}],
-        "cors": {"allow_origins": ["*"]},
+        "extra_paths": {"/v1/extra": ["POST"]},
+        "cors_origins": ["*"],
     }
     workers = [ground.sink(LOCAL, shipped_model_dir()), ground.sink(ASKED), ground.worker()]
     return ground.bench(workers, config, key)

@@ -59,7 +59,7 @@ class FakeSystem:
             decisions_kept=50,
             handover=config.handover,
         )
-        self.measurements = Measurements(config.diagnosis)
+        self.measurements = Measurements()
         self.core.tickets.traffic = self.measurements
         self.traffic = TrafficHistory()
         self.identity = SimpleNamespace(

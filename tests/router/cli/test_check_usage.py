@@ -7,7 +7,7 @@ from backends.simulated.settings import WorkerSettings
 from backends.worker import RankCache, ServedModel, WorkerFacts
 from router.cli.checks.examine import WorkerReport
 from router.cli.checks.examine_usage import examine_usage
-from router.config.model import Config, HandoverConfig, LimitsConfig, ObserveUsageConfig, RateLimitsConfig, WorkerConfig
+from router.config.model import Config, HandoverConfig, LimitsConfig, RateLimitsConfig, WorkerConfig
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event, usage_event
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -27,8 +27,8 @@ async def test_the_defaults_need_no_warning():
 
 @pytest.mark.parametrize(("limits", "who"), [(REQUESTS, "whose clients ask"), (TOKENS, "with a token limit")])
 async def test_passive_says_which_streams_still_report(limits, who):
-    (warning,) = await found(limits=limits, observe_usage=ObserveUsageConfig(mode="passive"))
-    assert who in warning and "set it to inject" in warning
+    (warning,) = await found(limits=limits, observe_usage=0.0)
+    assert who in warning and "set it to 0.05" in warning
 
 
 async def test_streams_with_a_handover_are_named_for_callers_with_a_token_limit():

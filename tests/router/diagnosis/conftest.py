@@ -63,7 +63,7 @@ class Simulated:
             delays=Delays(),
             publishes_events=events,
         )
-        self.measurements = Measurements(thresholds)
+        self.measurements = Measurements(window_s=3_600.0)
         gateway.core.tickets.traffic = self.measurements
         gateway.fleet.on_load.append(self.measurements.load_reported)
         _Gaps(gateway)
@@ -85,6 +85,6 @@ class Simulated:
 def simulated():
     def make(specs, sessions, policy=None, *, events=True, **thresholds):
         policy = policy or PolicySpec("marginal_cost", {}, hold=True, lanes=True)
-        return Simulated(specs, sessions, policy, DiagnosisConfig(window_s=3_600.0, **thresholds), events=events)
+        return Simulated(specs, sessions, policy, DiagnosisConfig(**thresholds), events=events)
 
     return make

@@ -130,5 +130,5 @@ def test_thresholds_decide(simulated):
     sessions = conversations(CHATS, 0)
     fleet = simulated((WorkerSpec(PROFILE),) * 4, sessions, gap_s=0.005)
     assert pressures(fleet.diagnosis) == [Pressure.DECODE_SCHEDULING]
-    cautious = DiagnosisConfig(gap_s=0.005, min_requests=10_000)
+    cautious = DiagnosisConfig(gap_s=1.0)
     assert pressures(diagnose(fleet.measured, cautious, InForce())) == []

@@ -18,7 +18,7 @@ def report(**fields):
 
 
 def test_the_window_slides_by_minutes():
-    measurements = Measurements(DiagnosisConfig(window_s=120.0))
+    measurements = Measurements(window_s=120.0)
     for minute in range(5):
         measurements.load_reported(WORKER, report(running=minute), 60.0 * minute + 1)
     measured = measurements.measured(241.0)
@@ -29,14 +29,14 @@ def test_the_window_slides_by_minutes():
 
 
 def test_preemptions_are_differences_of_a_counter():
-    measurements = Measurements(DiagnosisConfig())
+    measurements = Measurements()
     for at_s, preemptions in enumerate((100, 103, None, 103, 110, 2, 4)):
         measurements.load_reported(WORKER, report(preemptions=preemptions), float(at_s))
     assert measurements.measured(10.0).workers["a:1"].preemptions == 3 + 7 + 2
 
 
 def test_a_worker_that_is_gone_begins_again():
-    measurements = Measurements(DiagnosisConfig())
+    measurements = Measurements()
     measurements.load_reported(WORKER, report(preemptions=5), 1.0)
     for minute in range(1, 4):
         measurements.load_reported(SimpleNamespace(id="b:1"), report(), 60.0 * minute)
@@ -73,7 +73,7 @@ def test_measured_traffic_travels_as_msgpack():
 
 def test_service_levels_count_within_the_window():
     counted = {("chat", "ttft", "true"): 100.0, ("chat", "ttft", "false"): 0.0}
-    measurements = Measurements(DiagnosisConfig(), lambda: levels_of(counted))
+    measurements = Measurements(lambda: levels_of(counted))
     measurements.load_reported(WORKER, report(), 1.0)
     counted[("chat", "ttft", "true")] += 40
     counted[("chat", "ttft", "false")] += 20

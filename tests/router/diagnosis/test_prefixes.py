@@ -12,14 +12,6 @@ def test_prefixes_rank_by_the_tokens_that_they_save():
     ]
 
 
-def test_the_latest_name_of_a_prefix_stays():
-    prefixes = HotPrefixes()
-    for name in (None, "old", "new", None):
-        prefixes.hit(1, 100, name)
-    prefixes.fade()
-    assert [one.name for one in prefixes.hottest(2)] == ["new"]
-
-
 def test_hits_fade_and_are_forgotten():
     prefixes = HotPrefixes()
     prefixes.hit(1, 100)

@@ -266,7 +266,7 @@ def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000, moved_to
 
 
 def counted(*tickets, output_tokens=101):
-    measurements = Measurements(DiagnosisConfig())
+    measurements = Measurements()
     for one in tickets:
         measurements.finished(one, None, output_tokens, 10.0)
     return measurements.measured(10.0)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from backends.discovery.registration import Registration
-from router.config.model import Config, DiscoveryConfig, DiscoverySourceConfig, FileSourceConfig
+from router.config.model import Config, DiscoveryConfig, DiscoverySourceConfig
 from router.discovery import discovery as module
 from router.discovery.discovery import Discovery
 from tests.router.control.conftest import Fleet
@@ -40,7 +40,7 @@ class Rig:
     """Two sources in their order, a fleet in memory, and the requests at each worker."""
 
     def __init__(self, fleet=None, **settings) -> None:
-        kinds = {name: DiscoverySourceConfig(file=FileSourceConfig(path="/x")) for name in ("first", "second")}
+        kinds = {name: DiscoverySourceConfig(file="/x") for name in ("first", "second")}
         kinds |= settings.pop("sources", {})
         self.config = Config(discovery=DiscoveryConfig(sources=kinds, **settings))
         self.fleet = fleet or Fleet(self.config)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backends.discovery.registration import Registration
-from router.config.model import Config, DiscoverySourceConfig, FileSourceConfig
+from router.config.model import Config, DiscoverySourceConfig
 from router.discovery.discovery import Discovery
 from tests.router.control.conftest import Fleet
 from tests.router.discovery.conftest import Rig
@@ -100,9 +100,7 @@ async def test_a_worker_that_cannot_be_used_is_left_out_and_named(rig):
 
 
 async def test_the_workers_of_a_source_have_its_defaults_and_its_key():
-    source = DiscoverySourceConfig(
-        file=FileSourceConfig(path="/x"), api_key="k", defaults={"label.zone": "a", "kv-events-port": "5557"}
-    )
+    source = DiscoverySourceConfig(file="/x", api_key="k", defaults={"label.zone": "a", "kv-events-port": "5557"})
     rig = Rig(sources={"first": source})
     async with rig.running():
         rig.first.names("a:1", model="llama", labels={"rack": "7"})

@@ -20,7 +20,7 @@ def problems(tmp_path, text):
         ("    Lab: {file: /x}\n", "g.yaml:3:5", "cannot name a source"),
         ("    api: {file: /x}\n", "g.yaml:3:5", "the name api is taken"),
         ("    lab: {}\n", "g.yaml:3:5", "the source has no kind"),
-        ("    lab: {file: {}}\n", "g.yaml:3:11", "has no path"),
+        ("    lab: {file: {}}\n", "g.yaml:3:11", "write text"),
         ("    lab: {file: /x, defaults: {rolle: x}}\n", "g.yaml:3:32", "did you mean role?"),
         ("    lab: {file: /x, defaults: {name: x}}\n", "g.yaml:3:32", "each worker has its own"),
         ("    lab: {file: /x, defaults: {weight: heavy}}\n", "g.yaml:3:21", "weight is 'heavy'"),
@@ -59,9 +59,3 @@ def test_a_port_is_a_number_or_a_name(tmp_path, port):
     file = tmp_path / "g.yaml"
     file.write_text(f"discovery: {{sources: {{lab: {{kubernetes: {{pods: app=vllm, port: {port}}}}}}}}}")
     assert str(load({}, {}, file).discovery.sources["lab"].kubernetes.port) == port
-
-
-def test_a_source_may_be_written_short(tmp_path):
-    file = tmp_path / "g.yaml"
-    file.write_text("discovery:\n  sources:\n    lab: {file: /etc/workers.yaml}\n")
-    assert load({}, {}, file).discovery.sources["lab"].file.path == "/etc/workers.yaml"

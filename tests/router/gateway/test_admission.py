@@ -47,7 +47,7 @@ def padding(request):
 
 @pytest.fixture
 async def gate(rig):
-    return await rig(answer_json, extra_paths=[{"path": "/v1/mine"}])
+    return await rig(answer_json, extra_paths={"/v1/mine": ["POST"]})
 
 
 @pytest.fixture

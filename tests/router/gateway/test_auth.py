@@ -81,7 +81,7 @@ async def test_messages_clients_get_an_anthropic_401(rig, auth):
 
 
 async def test_health_paths_need_no_key(rig, auth):
-    gateway = await rig(answer_stream, auth=auth, extra_paths=[{"path": "/extra"}])
+    gateway = await rig(answer_stream, auth=auth, extra_paths={"/extra": ["POST"]})
     for path in (b"/health", b"/ping", b"/livez", b"/readyz", b"/version"):
         assert (await gateway.ask(get(path))).status == 200, path
     closed = (b"/v1/models", b"/v1/responses/resp_1", b"/v1/realtime", b"/no/such/path", b"/sleep", b"/health/", b"/")
@@ -92,7 +92,7 @@ async def test_health_paths_need_no_key(rig, auth):
 
 
 async def test_a_preflight_needs_no_key(rig, auth):
-    gateway = await rig(answer_stream, auth=auth, cors={"allow_origins": ["https://chat.example"]})
+    gateway = await rig(answer_stream, auth=auth, cors_origins=["https://chat.example"])
     asks = b"Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
     reply = await (await gateway.connect()).ask(get(b"/v1/chat/completions", asks, b"OPTIONS"), bodiless=True)
     assert reply.status == 204
@@ -181,8 +181,6 @@ WORKER_KEY = "worker-key-of-its-own"
     [
         (False, {}, None, "client"),
         (False, {}, WORKER_KEY, "client"),
-        (False, {"inject_worker_key": True}, WORKER_KEY, "worker"),
-        (False, {"inject_worker_key": True}, None, "client"),
         (True, {}, None, "nobody"),
         (True, {}, WORKER_KEY, "worker"),
     ],

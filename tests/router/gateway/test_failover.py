@@ -199,7 +199,7 @@ async def test_an_answer_in_one_piece_has_no_limit_on_its_first_byte(rig, path):
     late = asyncio.Event()
     # A stream that is sent after it meets the limit before it.
     gate = await rig(
-        script, script, timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}], retries={"max_attempts": 1}
+        script, script, timeouts={"first_event_s": 0.1}, extra_paths={"/custom": ["POST"]}, retries={"max_attempts": 1}
     )
     client = await gate.connect()
     raw = post(path, IN_ONE_PIECE[path])
@@ -217,7 +217,7 @@ async def test_an_answer_in_one_piece_has_no_limit_on_its_first_byte(rig, path):
 
 async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_event(rig):
     silent = saying(STREAM)
-    gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}])
+    gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths={"/custom": ["POST"]})
     assert (await gate.ask(post(b"/custom", b"anything"))).status == 200
     assert gate.recorded.events == ["ticket", "retry late", "failed late", "finished 200"]
 

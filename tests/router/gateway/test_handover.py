@@ -7,6 +7,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
+from router.gateway.layers.handover import handover
 from router.gateway.layers.handover.heartbeat import Heartbeat
 from router.placement.request import Request
 from tests.support import otlp
@@ -332,13 +333,6 @@ async def test_a_prefill_worker_gets_no_whole_request(shared):
     assert (computed(prefill), computed(decode)) == (0, 40)
 
 
-async def test_without_a_prefill_worker_a_request_may_be_refused(shared):
-    gateway = await shared(no_prefill_worker="refuse")
-    await gateway.add("decode")
-    reply = await gateway.ask()
-    assert (reply.status, reply.code) == (503, "no_worker_available")
-
-
 async def test_without_a_prefill_worker_requests_run_on_one_worker(shared):
     gateway = await shared()
     decode, _ = await gateway.add("decode")
@@ -418,8 +412,9 @@ async def test_a_prefill_without_parameters_costs_only_time(shared):
     await gateway.ends_clean()
 
 
-async def test_a_prefill_that_takes_too_long_is_given_up(shared):
-    gateway = await shared(prefill_s=0.2)
+async def test_a_prefill_that_takes_too_long_is_given_up(shared, monkeypatch):
+    monkeypatch.setattr(handover, "PREFILL_S", 0.2)
+    gateway = await shared()
 
     await gateway.scripted(silent, "prefill")
     decode, _ = await gateway.add("decode")
@@ -443,8 +438,9 @@ async def test_a_worker_that_cannot_load_computes_the_prompt_itself(shared, stre
     await gateway.ends_clean()
 
 
-async def test_a_transfer_that_hangs_is_given_up(shared):
-    gateway, prefill, decode = await pair(shared, decode={"time_scale": 1.0, "speed": 1_000.0}, first_event_s=1.0)
+async def test_a_transfer_that_hangs_is_given_up(shared, monkeypatch):
+    monkeypatch.setattr(handover, "HANDOVER_FIRST_EVENT_S", 1.0)
+    gateway, prefill, decode = await pair(shared, decode={"time_scale": 1.0, "speed": 1_000.0})
     decode.transfers.faults.slowdown = 1e9
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]

@@ -4,6 +4,7 @@ import re
 from contextlib import AsyncExitStack
 
 import pytest
+from router.gateway.flow.handover import handover
 
 from backends.worker import parse_endpoint
 from tests.router.gateway.test_handover import COMPLETIONS, MESSAGE, PROMPT, RESPONSE, SETTINGS, Shared, moved, tokens
@@ -219,8 +220,9 @@ async def test_a_prefill_worker_that_dies_after_its_answer_is_not_missed(togethe
 
 
 @BOTH
-async def test_a_frozen_prefill_worker_is_given_up(together, connector):
-    gateway, prefill, decode = await pair(together, connector, prefill_s=1.0)
+async def test_a_frozen_prefill_worker_is_given_up(together, connector, monkeypatch):
+    monkeypatch.setattr(handover, "PREFILL_S", 1.0)
+    gateway, prefill, decode = await pair(together, connector)
     prefill.clock.freeze()
     assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
     assert gateway.outcomes == ["prefill_failed"]
@@ -229,9 +231,10 @@ async def test_a_frozen_prefill_worker_is_given_up(together, connector):
 
 
 @BOTH
-async def test_a_transfer_that_hangs_is_given_up(together, connector):
+async def test_a_transfer_that_hangs_is_given_up(together, connector, monkeypatch):
+    monkeypatch.setattr(handover, "HANDOVER_FIRST_EVENT_S", 1.0)
     settings = {"time_scale": 1.0, "speed": 1_000.0}
-    gateway, _, decode = await pair(together, connector, decode=settings, first_event_s=1.0)
+    gateway, _, decode = await pair(together, connector, decode=settings)
     decode.transfers.faults.slowdown = 1e9
     assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]

@@ -233,7 +233,7 @@ async def test_an_empty_name_is_refused_by_a_fleet_of_several_and_served_by_one_
 
 
 async def test_paths_that_name_no_model_need_none(fleet):
-    gate, workers = await fleet("big", "small", extra_paths=[{"path": "/v1/mine", "methods": ["POST"]}])
+    gate, workers = await fleet("big", "small", extra_paths={"/v1/mine": ["POST"]})
     assert (await gate.ask(post(b"/v1/mine", NAMELESS))).status == 200
     made = json.dumps({"id": "resp_1", "object": "response"}).encode()
     gate.gateway._parts.pins.learn("resp_1", workers["small"].id)

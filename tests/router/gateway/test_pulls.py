@@ -3,6 +3,7 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
+from router.gateway.flow.handover import kv_pull
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
@@ -81,7 +82,7 @@ class Peers:
 
 @pytest.fixture
 async def peers(rig):
-    """`await peers(first_event_s=..., ...)` starts a gateway; workers are added to it."""
+    """`await peers(lease_s=..., ...)` starts a gateway; workers are added to it."""
     async with AsyncExitStack() as stack:
 
         async def start(**handover):
@@ -194,8 +195,9 @@ async def test_a_load_that_fails_runs_again_without_a_pull(peers, fields):
     await gateway.ends_clean()
 
 
-async def test_a_pull_that_hangs_is_given_up(peers):
-    gateway = await peers(first_event_s=1.0)
+async def test_a_pull_that_hangs_is_given_up(peers, monkeypatch):
+    monkeypatch.setattr(kv_pull, "HANDOVER_FIRST_EVENT_S", 1.0)
+    gateway = await peers()
     await gateway.source()
     puller, _ = await gateway.add(time_scale=1.0, speed=1_000.0)
     puller.peer_tier.faults.slowdown = 1e9

@@ -14,7 +14,7 @@ def team(name):
     return f"x-team: {name}\r\n".encode()
 
 
-LIMITED = [{"name": "eval", "match": {"header": {"x-team": "eval"}}, "limits": {"max_requests": 1}}, {"name": "rest"}]
+LIMITED = [{"name": "eval", "match": {"header": {"x-team": "eval"}}, "max_requests": 1}, {"name": "rest"}]
 
 
 def limited(**queue):
@@ -66,15 +66,15 @@ async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
     await eventually(lambda: gate.idle)
 
 
-async def test_a_full_queue_refuses_with_the_status_of_the_route(rig):
+async def test_a_full_queue_refuses(rig):
     go = asyncio.Event()
-    gate = await rig(after(go), routes=limited(max_requests=1, status=429))
+    gate = await rig(after(go), routes=limited(max_requests=1))
     clients = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     clients += await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["queued"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
-    assert (reply.status, reply.code) == (429, "route_limit")
+    assert (reply.status, reply.code) == (503, "route_busy")
     assert int(reply.header(b"retry-after")) >= 1
     assert b"route eval: 1 of its requests" in reply.body
     go.set()
@@ -126,7 +126,7 @@ async def test_a_higher_limit_admits_requests_that_wait(rig):
     gate = await rig(after(go), routes=limited())
     clients = await send(gate, *[team("eval")] * 4)
     await eventually(lambda: figures(gate) == {"running": 1, "queued": 3, "refused": 0})
-    change = msgspec.convert([{**LIMITED[0], "limits": {"max_requests": 3}}, LIMITED[1]], tuple[RouteConfig, ...])
+    change = msgspec.convert([{**LIMITED[0], "max_requests": 3}, LIMITED[1]], tuple[RouteConfig, ...])
     gate.gateway.use_routes(change)
     await eventually(lambda: figures(gate) == {"running": 3, "queued": 1, "refused": 0})
     gate.gateway.use_routes(())
@@ -145,7 +145,7 @@ async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
 
 
 async def test_an_admitted_request_without_a_ready_worker_waits_for_one(rig):
-    gate = await rig(after(asyncio.Event()), routes=[{**LIMITED[0], "limits": {"max_requests": 2}}, LIMITED[1]])
+    gate = await rig(after(asyncio.Event()), routes=[{**LIMITED[0], "max_requests": 2}, LIMITED[1]])
     first, second, third = await send(gate, *[team("eval")] * 3)
     await eventually(lambda: figures(gate) == {"running": 2, "queued": 1, "refused": 0})
     gate.fleet.drain(gate.workers[0].id)
@@ -161,7 +161,7 @@ async def test_an_admitted_request_without_a_ready_worker_waits_for_one(rig):
 
 async def test_a_request_that_waits_for_a_worker_keeps_to_a_new_limit_of_its_route(rig):
     go = asyncio.Event()
-    gate = await rig(routes=[{**LIMITED[0], "limits": {}}, LIMITED[1]])
+    gate = await rig(routes=[{**LIMITED[0], "max_requests": 0}, LIMITED[1]])
     clients = await send(gate, *[team("eval")] * 2)
     await eventually(lambda: gate.gateway.statistics()["queued"] == 2)
     gate.gateway.use_routes(msgspec.convert(LIMITED, tuple[RouteConfig, ...]))

@@ -152,7 +152,7 @@ ENDS = {
 @pytest.mark.parametrize("case", ENDS)
 async def test_a_stream_that_ends_by_its_rules_is_left_as_it_is(rig, case, framing):
     path, events = ENDS[case]
-    gate = await rig(script_of(events, framing), extra_paths=[{"path": "/v1/audio/speech"}])
+    gate = await rig(script_of(events, framing), extra_paths={"/v1/audio/speech": ["POST"]})
     assert (await gate.ask(post(path, body_of(path)))).body == b"".join(events)
     assert gate.recorded.events[-1] == "finished 200"
 
@@ -204,7 +204,7 @@ async def test_a_stream_whose_usage_is_taken_out_is_judged_too(rig, whole):
         last = [FINISH, *([usage_event()] if asked else []), DONE] if whole or not asked else []
         await script_of([event("a"), *last], "chunked, one write" if whole else "chunked")(script)
 
-    gate = await rig(script, observe_usage={"mode": "inject", "sample": 1.0})
+    gate = await rig(script, observe_usage=1.0)
     for _ in range(3):
         reply = await gate.ask(post())
     assert b'"include_usage":true' in gate.workers[0].requests[-1].body

@@ -75,7 +75,7 @@ def test_decisions_without_all_candidates_are_not_made_again():
 def test_views_that_a_shadow_policy_makes_are_counted():
     fleet = VirtualFleet("lpwl", workers=ARRAYS_FROM + 5, seed=3, num_blocks=BLOCKS)
     shadow = PolicyRunner(build_policy(PolicySpec("preble"), Random(0)), PolicySpec("preble"), called="preble")
-    fleet.core.policies.adopt({}, {"default": RouteShadows([shadow], 1.0, Random(0))})
+    fleet.core.policies.adopt({}, {"default": RouteShadows([shadow])})
     fleet.run(conversations()[:4])
     records = fleet.core.log.latest(4)
     assert len(records) == 4 and all(record.fleet.has_views for record in records)

@@ -8,7 +8,6 @@ from router.config.model import (
     LimitsConfig,
     PolicyConfig,
     RouteConfig,
-    RouteLimitsConfig,
     TenantConfig,
     WorkerConfig,
 )
@@ -78,7 +77,7 @@ async def test_a_configuration_arrives_as_it_was_sent():
 
 
 def test_a_limit_that_the_processes_cannot_share_out_is_a_mistake():
-    route = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=1))
+    route = RouteConfig(name="eval", max_requests=1)
     (found,) = check(Config(routes=(route,), processes=2))
     assert found[0] == ("routes", 0, "limits", "max_requests")
 

@@ -198,8 +198,9 @@ async def gateway(status=200, **settings):
         await server.stop()
 
 
-async def test_a_gateway_gets_the_document_with_a_lease_and_the_token():
-    async with gateway(gateway_token="secret") as (registry, server):
+async def test_a_gateway_gets_the_document_with_a_lease_and_the_token(tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    async with gateway(gateway_token_file=str(tmp_path / "token")) as (registry, server):
         await registry.register(WORKER)
         await registry.withdraw(WORKER)
         put, delete = server.requests

@@ -174,7 +174,6 @@ async def test_configured_event_addresses_are_used(wire, system, metrics):
         events = KvEventsConfig(
             endpoint=worker.bound.kv_events_endpoint.replace("127.0.0.1", "*"),
             replay_endpoint=worker.bound.kv_events_replay_endpoint,
-            topic="kv-events",
         )
         its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
         await eventually(lambda: metrics.verdicts == ["exact"])

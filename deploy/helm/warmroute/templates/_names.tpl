@@ -47,7 +47,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- range list "drain_delay_s" "drain_s" -}}
 {{- if hasKey (default dict $.Values.config.timeouts) . }}{{ fail (printf "config.timeouts.%s: use drain.delaySeconds and drain.seconds" .) }}{{ end -}}
 {{- end -}}
-{{- range list "admin_token" "auth.isolation_secret" "redis.password" "redis.sentinel_password" "sidecar.gateway_token" -}}
+{{- range list "admin_token" "auth.isolation_secret" "redis.password" "redis.sentinel_password" -}}
 {{- $section := $.Values.config -}}
 {{- $path := splitList "." . -}}
 {{- range initial $path }}{{ $section = default dict (get $section .) }}{{ end -}}

@@ -35,7 +35,6 @@ from router.tokenization.prompt_identifier import PendingPrompt, PromptIdentifie
 
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4
-LONGEST_PREFIX_NAME = 64
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 """Request header: the expected length of the answer in tokens, if the client knows it."""
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
@@ -46,7 +45,7 @@ _CONVERSATION: Final = SessionKind.CONVERSATION
 
 @dataclass(frozen=True, slots=True)
 class IdentifyStage:
-    """`prefix_header` is the lower-case name of the header that names a prefix, if there is one."""
+    """Reads, admits and identifies requests, at once if possible."""
 
     identity: PromptIdentifier
     fleet: Fleet
@@ -59,7 +58,6 @@ class IdentifyStage:
     routes: TrafficRoutes
     models: ModelChoice
     search: ResponseSearch
-    prefix_header: bytes | None
 
     def read_now(self, outbound: OutboundRequest) -> ParsedBody | None:
         """Read and admit the body, and prepare its rewrites; None if `read` has to be awaited.
@@ -179,7 +177,6 @@ class IdentifyStage:
                     caller.name,
                     caller.tenant,
                     prompt_tokens,
-                    session_id is not None,
                     parsed.stream,
                     priority,
                 )
@@ -202,7 +199,6 @@ class IdentifyStage:
             hinted_tokens=_hinted_tokens(head),
             route=route.name,
             policy=route.policy_of(request_id, session_id),
-            prefix_name=None if self.prefix_header is None else _prefix_name(head.fields.get(self.prefix_header)),
         )
 
     def _pinned_to(self, outbound: OutboundRequest, parsed: ParsedBody) -> WorkerId | None:
@@ -220,14 +216,6 @@ class IdentifyStage:
         if worker is None:
             raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"no worker has response {response_id!r}")
         return worker
-
-
-def _prefix_name(value: bytes | None) -> str | None:
-    """Return a name of printable ASCII; None for any other value, because an operator's page shows it."""
-    if value is None or not 0 < len(value) <= LONGEST_PREFIX_NAME:
-        return None
-    name = value.decode("latin-1")
-    return name if name.isascii() and name.isprintable() else None
 
 
 def _hinted_tokens(head: RequestHead) -> int | None:

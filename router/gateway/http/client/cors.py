@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from router.config.model import CorsConfig
 from router.gateway.http.client.request_head import RequestHead
 
-# Headers that OpenAI's SDK adds in browsers. Its preflight fails unless they are allowed.
-_SDK_PREFIXES = (b"x-stainless-", b"openai-")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EXPOSED = (
     b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, "
@@ -22,11 +20,9 @@ _MAX_AGE_S = 600
 class Cors:
     """Header lines for responses and preflights. Empty while no origin is allowed."""
 
-    def __init__(self, config: CorsConfig) -> None:
-        self._origins = frozenset(origin.encode("ascii") for origin in config.allow_origins)
+    def __init__(self, origins: Iterable[str]) -> None:
+        self._origins = frozenset(origin.encode("ascii") for origin in origins)
         self._any = b"*" in self._origins
-        self._allow_headers = [name.lower().encode("ascii") for name in config.allow_headers if name != "*"]
-        self._any_header = "*" in config.allow_headers
 
     @property
     def enabled(self) -> bool:
@@ -54,20 +50,13 @@ class Cors:
         if b"access-control-request-method" not in head.fields or b"allow-origin" not in self.lines(head):
             return b""
         lines = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (methods, _MAX_AGE_S)
-        allowed = b", ".join(self._allowed_headers(head))
+        allowed = b", ".join(_requested_headers(head))
         if allowed:
             lines += b"access-control-allow-headers: %s\r\n" % allowed
         return lines + b"vary: access-control-request-headers\r\n"
 
-    def _allowed_headers(self, head: RequestHead) -> list[bytes]:
-        """Return the configured names and the allowed ones among those requested."""
-        # a literal * does not cover Authorization, so "any header" is answered with each requested name
-        asked = [name.strip().lower() for name in head.fields.get(b"access-control-request-headers", b"").split(b",")]
-        further = [
-            name
-            for name in dict.fromkeys(asked)
-            if (self._any_header or name.startswith(_SDK_PREFIXES))
-            and name not in self._allow_headers
-            and _TOKEN.fullmatch(name)
-        ]
-        return self._allow_headers + further
+
+def _requested_headers(head: RequestHead) -> list[bytes]:
+    """Return the names that a preflight asks for: a literal * does not cover Authorization."""
+    asked = [name.strip().lower() for name in head.fields.get(b"access-control-request-headers", b"").split(b",")]
+    return [name for name in dict.fromkeys(asked) if _TOKEN.fullmatch(name)]

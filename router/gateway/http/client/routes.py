@@ -5,12 +5,10 @@ The list is vLLM 0.33's inference API. Paths that change a worker are never forw
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote
-
-from router.config.model import PathConfig
 
 
 class ModelSource(StrEnum):
@@ -138,12 +136,12 @@ def _plain(path: str) -> bool:
 class RouteTable:
     """Routes by path: built-in paths, stored responses, and the configured extra paths."""
 
-    def __init__(self, extra: Iterable[PathConfig] = ()) -> None:
+    def __init__(self, extra: Mapping[str, Sequence[str]] = {}) -> None:
         self._exact = {route.pattern: route for route in ROUTES if not route.pinned}
         self._stored = {route.pattern.partition("{id}")[2]: route for route in ROUTES if route.pinned}
         self._prefixes: list[tuple[str, Route]] = []
-        for path in extra:
-            self._add(Route(path.path, tuple(method.upper() for method in path.methods), extra=True))
+        for path, methods in extra.items():
+            self._add(Route(path, tuple(method.upper() for method in methods), extra=True))
 
     def _add(self, route: Route) -> None:
         if route.pattern.endswith("/*"):

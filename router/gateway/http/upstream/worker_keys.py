@@ -7,12 +7,11 @@ from router.config.model import Config
 class WorkerKeys:
     """Authorization lines by endpoint id.
 
-    `guarded`: clients authenticate to the gateway, so their keys stay here. A worker without a configured key then
-    gets no Authorization.
+    Clients authenticate to the gateway, so their keys stay here. A worker without a configured key gets no
+    Authorization.
     """
 
-    def __init__(self, config: Config, guarded: bool) -> None:
-        self._without = b"" if guarded else None
+    def __init__(self, config: Config) -> None:
         self._lines: dict[str, bytes] = {}
         for worker in config.workers:
             self.learn(parse_endpoint(worker.url).authority, worker.api_key)
@@ -23,11 +22,11 @@ class WorkerKeys:
         else:
             self._lines.pop(endpoint_id, None)
 
-    def line(self, endpoint_id: str) -> bytes | None:
-        """Return the line that replaces the client's credentials, or None to forward them."""
-        return self._lines.get(endpoint_id, self._without)
+    def line(self, endpoint_id: str) -> bytes:
+        """Return the line that replaces the client's credentials; empty: none."""
+        return self._lines.get(endpoint_id, b"")
 
 
 def worker_keys(config: Config, guarded: bool) -> WorkerKeys | None:
     """Return the keys by worker, or None if credentials are forwarded unchanged."""
-    return WorkerKeys(config, guarded) if guarded or config.auth.inject_worker_key else None
+    return WorkerKeys(config) if guarded else None

@@ -27,10 +27,13 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
 from router.placement.handover.plan import Plan
+from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
 
+PREFILL_S = 120.0
+"""Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
 HANDED_OVER: Final = "handed_over"
 PREFILL_FAILED: Final = "prefill_failed"
 NOTHING_HANDED_OVER: Final = "nothing_handed_over"
@@ -227,7 +230,7 @@ class KvHandover(RequestPlan):
             self.settle(PREFILL_FAILED)
             attempt.give_up(problem)
             return ()
-        attempt.limit_s = now_s - attempt.since_s + self._handovers.config.first_event_s
+        attempt.limit_s = now_s - attempt.since_s + HANDOVER_FIRST_EVENT_S
         return () if beside is None else beside.held_back()
 
     def _leave_prefill(self, *, finish: bool) -> None:
@@ -287,12 +290,11 @@ class KvHandover(RequestPlan):
         A decode worker has read the blocks before its first event. So no answer comes from blocks that it may have read
         after their lease.
         """
-        config = self._handovers.config
         if not self.depends_at(ticket):
-            return config.prefill_s if ticket is self.prefill else math.inf
+            return PREFILL_S if ticket is self.prefill else math.inf
         if self.together:
-            return config.prefill_s + config.first_event_s
-        return min(config.first_event_s, self._lease_end_s - now_s)
+            return PREFILL_S + HANDOVER_FIRST_EVENT_S
+        return min(HANDOVER_FIRST_EVENT_S, self._lease_end_s - now_s)
 
     def sent_limit_s(self, ticket: Ticket, now_s: float) -> float | None:
         # The time to dial has passed, or the parameters were not sent after all.
@@ -382,8 +384,7 @@ class SidecarHandover(KvHandover):
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
         """Return the longest time until the first event: that of a prefill and of a transfer."""
-        config = self._handovers.config
-        return config.prefill_s + config.first_event_s if self.depends_at(ticket) else math.inf
+        return PREFILL_S + HANDOVER_FIRST_EVENT_S if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         self._sent_s = now_s

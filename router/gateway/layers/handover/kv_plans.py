@@ -8,7 +8,6 @@ from typing import TypeAlias
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, split
-from router.errors import RequestError
 from router.gateway.layers.handover.handover import KvHandover, SidecarHandover
 from router.gateway.layers.handover.kv_pull import KvPull, Pulls
 from router.gateway.layers.handover.pairs import Handovers
@@ -41,7 +40,7 @@ class KvPlans:
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> KvPlan | DecisionRecord | RequestError | None:
+    ) -> KvPlan | DecisionRecord | None:
         """Reserve the load of the plan that delays least, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name
@@ -51,13 +50,13 @@ class KvPlans:
             return None
         handovers, members, api = self._handovers, Members(), ANSWER_APIS[request.path]
 
-        def allows(plan: Plan | None) -> bool:
+        def allows(plan: Plan) -> bool:
             nonlocal members
             try:
-                if plan is not None and plan.kind == "pull":
+                if plan.kind == "pull":
                     outermost(body, api)
                     return True
-                if handovers is None or (plan is not None and not handovers.introduced(plan)):
+                if handovers is None or not handovers.introduced(plan):
                     return False
                 members = split(body, api, handovers.connector)
                 return True

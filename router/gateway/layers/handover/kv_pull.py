@@ -19,6 +19,7 @@ from router.metrics.instruments import Counter
 from router.placement.core import DecisionCore
 from router.placement.handover.links import Transfer
 from router.placement.handover.plan import Plan, peer_address
+from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
@@ -58,7 +59,7 @@ class KvPull(RequestPlan):
         return ticket is self.ticket and not self._settled
 
     def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
-        return PlannedLeg("", False, self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf)
+        return PlannedLeg("", False, HANDOVER_FIRST_EVENT_S if self.depends_at(ticket) else math.inf)
 
     def added_to(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
         return msgspec.structs.replace(made, body=self._pulling(ticket, made.body, now_s))

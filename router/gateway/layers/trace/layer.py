@@ -36,11 +36,14 @@ class TraceSink(Protocol):
         """Send the spans of one request: OTLP's JSON, joined by commas."""
 
 
+SLOW_S = 10.0
+"""Requests that take longer are always traced."""
+
+
 class Tracer(Feature):
     def __init__(self, wanted: TracingConfig, sink: TraceSink, time_s: Callable[[], float]) -> None:
         self._share = wanted.share
         self.sink = sink
-        self.slow_s = float("inf") if wanted.slow_s is None else wanted.slow_s
         self.time = time_s
         self.written: dict[tuple[object, ...], str] = {}
         """Attributes that are the same for many requests, as text."""
@@ -114,7 +117,7 @@ class RequestTrace(Layer):
         """Send the trace of the ended request if it is sampled, slow or failed."""
         failed = end.status >= 500 or (end.error is not None and end.status < 400)
         tracer, request = self._tracer, self._request
-        sent = self._sampled or failed or end.duration_s >= tracer.slow_s
+        sent = self._sampled or failed or end.duration_s >= SLOW_S
         request.exemplar = self._trace_id if sent else None
         if sent:
             end_s = request.arrived_s + end.duration_s

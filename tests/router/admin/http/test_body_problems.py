@@ -10,7 +10,7 @@ WORKERS, ROUTES, LEVEL = "/admin/v1/workers", "/admin/v1/routes", "/admin/v1/log
         ("POST", WORKERS, {"url": "http://a:1", "wieght": 2}, "unknown field `wieght`; did you mean weight?"),
         ("POST", WORKERS, {"url": "http://a:1", "zzzzz": 2}, "`zzzzz`; write one of url, "),
         ("POST", WORKERS, {"url": "http://a:1", "weight": "x"}, "`$.weight`; write a number"),
-        ("PUT", ROUTES, {"routes": [{"name": "a", "queue": {"status": 404}}]}, "; write one of 429, 503"),
+        ("PUT", ROUTES, {"routes": [{"name": "a", "match": {"stream": 4}}]}, "; write true or false"),
         (
             "PUT",
             ROUTES,

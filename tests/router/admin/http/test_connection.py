@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from router.admin.http import connection as module
+from router.admin.http import server as server_module
 from router.admin.http.server import AdminServer
 from router.config.model import Config, LimitsConfig, TimeoutsConfig
 from router.process.listeners import admin_socket
@@ -123,8 +124,9 @@ async def test_a_head_without_an_end_is_refused(serve, connect):
     assert b" 431 " in await rest(endless)
 
 
-async def test_incomplete_heads_count_in_the_limit(serve, connect):
-    server = await serve(max_admin_connections=10)
+async def test_incomplete_heads_count_in_the_limit(serve, connect, monkeypatch):
+    monkeypatch.setattr(server_module, "ADMIN_CONNECTIONS", 10)
+    server = await serve()
     halves = [await connect(server) for _ in range(10)]
     for _, writer in halves:
         writer.write(GET[:-2])
@@ -137,17 +139,19 @@ async def test_incomplete_heads_count_in_the_limit(serve, connect):
     assert b"200 OK" in await ask(await connect(server))
 
 
-async def test_an_idle_connection_makes_room(serve, connect):
-    server = await serve(max_admin_connections=2)
+async def test_an_idle_connection_makes_room(serve, connect, monkeypatch):
+    monkeypatch.setattr(server_module, "ADMIN_CONNECTIONS", 2)
+    server = await serve()
     silent = [await connect(server) for _ in range(2)]
     assert b"200 OK" in await ask(await connect(server))
     assert await rest(silent[0]) == b""
     assert server.statistics()["evicted"] == 1
 
 
-async def test_handshakes_count_in_the_limit(serve, connect, tmp_path):
+async def test_handshakes_count_in_the_limit(serve, connect, monkeypatch, tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server = await serve(tls=context, max_admin_connections=4)
+    monkeypatch.setattr(server_module, "ADMIN_CONNECTIONS", 4)
+    server = await serve(tls=context)
     silent = [await connect(server) for _ in range(12)]
     await eventually(lambda: server.statistics()["refused"] == 8)
     assert server.statistics()["opening"] == 4

@@ -19,7 +19,7 @@ async def test_served_requests_are_in_the_figures(client, system):
     assert row[:2] == ["1,025 to 4,096", 3] and row[4] == 0.5
     gaps = figures["Gaps between tokens by worker, without a long prompt in prefill there"]
     assert gaps[0][0] == "a:1" and 0.005 <= gaps[0][1] <= 0.01
-    assert document["thresholds"]["min_requests"] == 50
+    assert document["thresholds"]["gap_s"] == 0.1
     assert len(document["unsure"]) == 5
 
 

@@ -9,10 +9,10 @@ def test_a_plain_difference_is_one_row():
 
 
 def test_a_list_of_named_items_has_a_row_for_each_field():
-    before = [{"name": "eval", "limits": {"max_requests": 32}, "shadow": []}, {"name": "old"}, {"name": "rest"}]
-    after = [{"name": "eval", "limits": {"max_requests": 33}, "shadow": ["lpwl"]}, {"name": "rest"}, {"name": "new"}]
+    before = [{"name": "eval", "max_requests": 32, "shadow": []}, {"name": "old"}, {"name": "rest"}]
+    after = [{"name": "eval", "max_requests": 33, "shadow": ["lpwl"]}, {"name": "rest"}, {"name": "new"}]
     assert list(rows([{"path": "routes", "before": before, "after": after}])) == [
-        ("routes[eval].limits.max_requests", "32", "33"),
+        ("routes[eval].max_requests", "32", "33"),
         ("routes[eval].shadow", "[]", '["lpwl"]'),
         ("routes[old]", '{"name": "old"}', "-"),
         ("routes[new]", "-", '{"name": "new"}'),

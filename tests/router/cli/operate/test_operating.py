@@ -144,7 +144,7 @@ async def test_routes_and_further_policies_are_set_listed_and_removed(run, syste
     file = tmp_path / "routes.yaml"
     file.write_text(
         "routes:\n"
-        "- {name: long, match: {prompt_tokens: '>32000', stream: true}, policy: batch, limits: {max_requests: 7}}\n"
+        "- {name: long, match: {prompt_tokens: '>32000', stream: true}, policy: batch, max_requests: 7}\n"
         "- {name: rest, split: {default: 9, batch: 1}, shadow: [lmetric]}\n"
     )
     assert "routes" in (await run("routes", "set", str(file), "--dry-run"))[1]

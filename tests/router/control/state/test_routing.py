@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from router.app import GatewayProcess
-from router.config.model import Config, PolicyConfig, RouteConfig, RouteLimitsConfig, RouteQueueConfig
+from router.config.model import Config, PolicyConfig, RouteConfig, RouteQueueConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
 from router.control.state.edits import remove_named_policy, set_named_policy, set_policy, set_routes
 from router.control.state.routing import ProcessShare, routing_of
 
 ROUTES = [
-    {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch", "limits": {"max_requests": 5}},
+    {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch", "max_requests": 5},
     {"name": "rest", "shadow": ["default"]},
 ]
 SETTINGS = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "policies": {"batch": {"rule": "lpwl"}}, "routes": ROUTES}
@@ -34,15 +34,13 @@ def parts(system):
 
 
 def test_processes_have_their_own_seeds_and_share_the_limits():
-    route = RouteConfig(
-        name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
-    )
+    route = RouteConfig(name="eval", max_requests=5, queue=RouteQueueConfig(max_requests=3, max_s=1.0))
     shares = [ProcessShare(process, 2) for process in (0, 1)]
-    assert [share.routes([route])[0].limits.max_requests for share in shares] == [3, 2]
+    assert [share.routes([route])[0].max_requests for share in shares] == [3, 2]
     assert [share.routes([route])[0].queue.max_requests for share in shares] == [2, 2]
     assert [share.seeded(PolicyConfig(seed=7)).seed for share in shares] == [7, 8]
-    one = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=1))
-    assert [share.routes([one])[0].limits.max_requests for share in shares] == [1, 1]
+    one = RouteConfig(name="eval", max_requests=1)
+    assert [share.routes([one])[0].max_requests for share in shares] == [1, 1]
 
 
 def test_the_default_policy_belongs_to_the_routing_only_while_a_route_shadows_it():
@@ -54,11 +52,11 @@ def test_the_default_policy_belongs_to_the_routing_only_while_a_route_shadows_it
 async def test_routes_change_while_the_gateway_runs(system):
     assert [route.name for route in parts(system).traffic_routes.all] == ["eval", "rest"]
     queue = parts(system).routes.of("eval")
-    limited = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=2))
+    limited = RouteConfig(name="eval", max_requests=2)
     await make(system, set_routes((limited,)))
     assert [route.name for route in parts(system).traffic_routes.all] == ["eval"]
     assert parts(system).routes.of("eval") is queue
-    assert queue.config.limits.max_requests == 2
+    assert queue.config.max_requests == 2
     assert system.core.policies.shadows_of("rest") is None
     await make(system, set_routes(()))
     assert parts(system).traffic_routes.only.name == "default"

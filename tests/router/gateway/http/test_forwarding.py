@@ -161,7 +161,7 @@ async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig):
     assert gate.recorded.usage.cached_tokens == 32
 
 
-@pytest.mark.parametrize("settings", [{}, {"observe_usage": {"mode": "inject", "sample": 1.0}}])
+@pytest.mark.parametrize("settings", [{}, {"observe_usage": 1.0}])
 async def test_a_lone_whole_answer_leaves_the_gateway_quiet(rig, settings):
     gate = await rig(answer_json, **settings)
     client = await gate.connect()

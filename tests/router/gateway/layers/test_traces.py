@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from router.gateway.flow import request_trace
 from router.tracing.context import traced
 from tests.support import otlp
 from tests.support.answers import answer_json, answer_stream, says
@@ -20,9 +21,9 @@ INTERNAL, SERVER, CLIENT = 1, 2, 3
 def tracing(rig):
     """Return a function that starts a gateway with a sink for its traces."""
 
-    async def start(*scripts, share=1.0, slow_s=None, **settings):
+    async def start(*scripts, share=1.0, **settings):
         sink = Sink()
-        wanted = {"endpoint": ENDPOINT, "share": share, "slow_s": slow_s}
+        wanted = {"endpoint": ENDPOINT, "share": share}
         return await rig(*scripts, traces=sink, tracing=wanted, **settings), sink
 
     return start
@@ -134,12 +135,13 @@ async def test_a_server_error_is_sent_whatever_the_share(tracing):
     assert not traceparent(gate).sampled
 
 
-async def test_a_slow_request_is_sent_whatever_the_share(tracing):
+async def test_a_slow_request_is_sent_whatever_the_share(tracing, monkeypatch):
     async def late(script):
         await asyncio.sleep(0.02)
         await answer_json(script)
 
-    gate, sink = await tracing(late, share=0.0, slow_s=0.01)
+    monkeypatch.setattr(request_trace, "SLOW_S", 0.01)
+    gate, sink = await tracing(late, share=0.0)
     await gate.ask(post(body=PLAIN))
     assert (await one(sink))["chat m"].status.code == 0
 

@@ -219,7 +219,7 @@ def test_the_ending_of_an_unchanged_stream_is_learned():
 # through a gateway
 
 STREAMED = b'{"model":"m","messages":[],"stream":true}'
-INJECT = {"observe_usage": {"mode": "inject", "sample": 1.0}}
+INJECT = {"observe_usage": 1.0}
 
 
 def streaming(cut_bytes=None, plain_usage=False, fingerprint=True):
@@ -321,7 +321,7 @@ async def test_large_bodies_are_asked_without_a_search(rig):
 
 
 async def test_the_first_streams_and_then_a_share_are_rewritten(rig):
-    gate = await rig(streaming(), observe_usage={"sample": 0.25})
+    gate = await rig(streaming(), observe_usage=0.25)
     client = await gate.connect()
     replies = [await client.ask(post(body=STREAMED)) for _ in range(FIRST_STREAMS + 9)]
     assert len({reply.body for reply in replies}) == 1
@@ -330,7 +330,7 @@ async def test_the_first_streams_and_then_a_share_are_rewritten(rig):
 
 
 async def test_passive_changes_no_body(rig):
-    gate = await rig(streaming(), observe_usage={"mode": "passive"})
+    gate = await rig(streaming(), observe_usage=0.0)
     for _ in range(3):
         await gate.ask(post(body=STREAMED))
     assert {request.body for request in gate.workers[0].requests} == {STREAMED}

@@ -38,7 +38,7 @@ def sent_salts(gate):
 
 @pytest.fixture
 async def gate(rig):
-    made = await rig(answer_json, auth=AUTH, extra_paths=[{"path": "/v1/mine"}])
+    made = await rig(answer_json, auth=AUTH, extra_paths={"/v1/mine": ["POST"]})
     made.identified = []
     at_once = made.identity.identify_now
 

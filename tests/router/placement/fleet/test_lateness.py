@@ -189,15 +189,6 @@ def test_a_sign_of_life_ends_the_panic(workers, how):
     assert kept(its) == [] and its[1].state is READY
 
 
-@pytest.mark.parametrize(("threshold", "out"), [(0.0, 4), (0.25, 3), (0.75, 1), (1.0, 0)])
-def test_the_share_is_a_setting(workers, threshold, out):
-    its = workers(5, panic_threshold=threshold)
-    its.fleet.drain("h:5")
-    for _ in range(9):
-        its.late(1, 2, 3, 4, answer=[5])
-    assert its.states.count(UNHEALTHY) == out
-
-
 def test_each_model_is_counted_by_itself(workers):
     its = workers(4)
     for port in (3, 4):

@@ -10,7 +10,7 @@ from router.config.model import HandoverConfig
 from router.placement.load.pinned_blocks import MOST_HANDED, PinnedBlocks
 from router.placement.load.shared_load import LoadTotals
 
-CONFIG = HandoverConfig(connector="nixl_pull", lease_s=30.0, first_event_s=60.0)
+CONFIG = HandoverConfig(connector="nixl_pull", lease_s=30.0)
 CAPACITY = 100_000
 
 

@@ -38,8 +38,8 @@ FLEET = FleetView(30.0, (view("a", 2.0, cached=50), view("b", 0.5)))
 CHOSEN_A = Decision(("a", "b"), "chosen")
 
 
-def shadows(*runners, share=1.0):
-    return RouteShadows(runners, share, random.Random(0))
+def shadows(*runners):
+    return RouteShadows(runners)
 
 
 def test_choices_are_compared_with_the_one_that_was_made():
@@ -69,11 +69,6 @@ def test_a_shadow_policy_that_fails_is_counted_and_harms_nothing():
     route = shadows(runner(Broken(), "broken"))
     route.decide(REQUEST, FLEET, CHOSEN_A)
     assert route.compared(30.0, 600)["broken"].failed == 1
-
-
-def test_the_share_of_requests_is_sampled():
-    route = shadows(runner(Always("a"), "same"), share=0.25)
-    assert 400 < sum(route.sampled() for _ in range(2_000)) < 600
 
 
 def test_the_budget_bounds_the_decisions_of_a_second():

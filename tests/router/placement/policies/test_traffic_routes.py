@@ -9,7 +9,7 @@ from router.config.model import Config, RouteConfig
 from router.placement.policies.traffic_routes import DEFAULT, RouteFacts, TrafficRoutes, bounds_of
 from router.placement.settings import check
 
-FACTS = RouteFacts("llama", "/v1/chat/completions", {b"x-team": b"eval"}, "alice", "red", 1_000, True, True, 0)
+FACTS = RouteFacts("llama", "/v1/chat/completions", {b"x-team": b"eval"}, "alice", "red", 1_000, True, 0)
 
 
 def routes(*described):
@@ -35,7 +35,6 @@ def matches(**match):
         ({"prompt_tokens": ">999"}, {"prompt_tokens": ">1000"}),
         ({"prompt_tokens": "1000-2000"}, {"prompt_tokens": "1001-2000"}),
         ({"prompt_tokens": "<=1000"}, {"prompt_tokens": "<1000"}),
-        ({"session": True}, {"session": False}),
         ({"stream": True}, {"stream": False}),
         ({"priority": "0"}, {"priority": ">=1"}),
         ({"model": "llama", "stream": True}, {"model": "llama", "stream": False}),
@@ -70,11 +69,6 @@ def test_a_split_follows_its_weights_and_keeps_a_session_on_one_policy():
     for session in range(50):
         assert len({route.policy_of(f"r{request}", f"s{session}") for request in range(20)}) == 1
     assert {route.policy_of(f"r{request}", None) for request in range(200)} == {"chat", "batch"}
-
-
-def test_a_split_by_request_divides_a_session():
-    (route,) = routes({"name": "ab", "split": {"a": 1, "b": 1}, "by": "request"}).all
-    assert {route.policy_of(f"r{request}", "one session") for request in range(50)} == {"a", "b"}
 
 
 def test_two_routes_divide_sessions_differently():
