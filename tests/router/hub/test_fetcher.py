@@ -65,36 +65,32 @@ def test_a_model_that_may_not_be_read_names_the_token(server, fetched, caplog, v
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_model_that_the_hub_lacks_is_named(fetched):
-    assert fetched("org/none") == Fetched(
-        None, "the hub has no model org/none, or HF_TOKEN may not read it", fetcher.LATER_S
-    )
+PROBLEMS = {
+    "no model": ({}, "org/none", {}, "the hub has no model org/none, or HF_TOKEN may not read it", fetcher.LATER_S),
+    "no tokenizer": (
+        {"without": "tokenizer.json"},
+        "org/m",
+        {},
+        "org/m has no tokenizer.json on the hub",
+        fetcher.LATER_S,
+    ),
+    "Mistral's": ({"with": "tekken.json"}, "org/m", {}, "which its workers use", fetcher.LATER_S),
+    "a hub that fails": ({"status": 503}, "org/m", {}, "{hub} answered 503", fetcher.SOON_S),
+    "no hub": ({}, "org/m", {"HF_ENDPOINT": "http://127.0.0.1:1"}, "http://127.0.0.1:1", fetcher.SOON_S),
+    "too large": ({"claims": fetch.MOST_FILE_BYTES + 1}, "org/m", {}, "at most 67108864 are read", fetcher.LATER_S),
+    "no cache": ({}, "org/m", {"HF_HOME": __file__}, "", fetcher.SOON_S),
+}
 
 
-def test_a_model_without_a_tokenizer_is_named(server, fetched):
-    del server.files["org/m"]["tokenizer.json"]
-    assert fetched().problem == "org/m has no tokenizer.json on the hub"
-
-
-def test_mistrals_own_tokenizer_is_left_to_the_workers(server, fetched):
-    server.files["org/m"]["tekken.json"] = b"{}"
-    assert "which its workers use" in fetched().problem and server.names == set()
-
-
-def test_a_hub_that_fails_is_asked_again_soon(server, fetched):
-    server.status = 503
-    found = fetched()
-    assert (found.problem, found.again_s) == (f"{server.url} answered 503", fetcher.SOON_S)
-
-
-def test_a_hub_that_does_not_answer_is_named(fetched):
-    found = fetched(HF_ENDPOINT="http://127.0.0.1:1")
-    assert "http://127.0.0.1:1" in found.problem and found.again_s == fetcher.SOON_S
-
-
-def test_a_file_that_is_too_large_by_its_head_is_not_read(server, fetched):
-    server.claims["tokenizer.json"] = fetch.MOST_FILE_BYTES + 1
-    assert "at most 67108864 are read" in fetched().problem and server.names == set()
+@pytest.mark.parametrize(("hub", "name", "variables", "said", "again_s"), PROBLEMS.values(), ids=PROBLEMS)
+def test_files_that_do_not_come_are_a_problem_with_its_reason(server, fetched, hub, name, variables, said, again_s):
+    server.status = hub.get("status", server.status)
+    server.files["org/m"].pop(hub.get("without"), None)
+    server.files["org/m"] |= {hub["with"]: b"{}"} if "with" in hub else {}
+    server.claims |= {"tokenizer.json": hub["claims"]} if "claims" in hub else {}
+    found = fetched(name, **variables)
+    assert found.folder is None and found.problem and said.format(hub=server.url) in found.problem
+    assert found.again_s == again_s and server.names == set()
 
 
 def test_a_body_without_end_is_cut_off_and_takes_little_of_the_disk(server, fetched, tmp_path):
@@ -109,12 +105,6 @@ def test_a_slow_hub_is_given_up(server, fetched, monkeypatch):
     server.trickle_s = 1.0
     found = fetched()
     assert found == Fetched(None, f"{server.url} took longer than 2 s", fetcher.LATER_S)
-
-
-def test_a_cache_that_cannot_be_written_names_the_remedy(fetched, tmp_path):
-    (tmp_path / "file").touch()
-    found = fetched(HF_HOME=str(tmp_path / "file"))
-    assert found.folder is None and found.problem
 
 
 def test_the_end_of_the_gateway_ends_the_child(server, tmp_path):

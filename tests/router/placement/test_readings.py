@@ -2,6 +2,8 @@ import asyncio
 import random
 from types import SimpleNamespace
 
+import pytest
+
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
 from policies.spec import PolicySpec
@@ -98,6 +100,7 @@ def readings_of(fleet, residency, registry=None):
     return core, PlacementReadings(fleet, residency, core, lambda now_s: {}, lambda: 2.0)
 
 
+@pytest.mark.source_only
 def test_what_placement_reads_follows_a_request_and_is_in_the_catalogue():
     registry = Registry()
     core, part = readings_of(*fleet_of_one(), registry)
