@@ -98,18 +98,23 @@ def form(body):
     return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
-async def test_the_model_of_a_form_is_replaced(fleet):
-    gate, workers = await fleet("big", "small", models={"big": {"aliases": ["fast"]}})
-    assert (await gate.ask(form(FORM))).status == 200
-    assert sent(workers["big"]) == FORM.replace(b"\r\nfast\r\n", b"\r\nbig\r\n")
+NO_MODEL = FORM[: FORM.rindex(b"--B\r\n")] + b"--B--\r\n"
+OWN_PART = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall\r\n'
 
 
-async def test_a_form_without_a_model_gets_the_default(fleet):
-    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
-    without = FORM[: FORM.rindex(b"--B\r\n")] + b"--B--\r\n"
-    assert (await gate.ask(form(without))).status == 200
-    part = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall\r\n'
-    assert sent(workers["small"]) == part + without
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (FORM, FORM.replace(b"\r\nfast\r\n", b"\r\nsmall\r\n")),
+        (FORM.replace(b"\r\nfast\r\n", b"\r\n\r\n"), FORM.replace(b"\r\nfast\r\n", b"\r\nsmall\r\n")),
+        (NO_MODEL, OWN_PART + NO_MODEL),
+    ],
+    ids=["alias", "empty name", "no name"],
+)
+async def test_a_form_gets_the_model_of_its_alias_or_the_default(fleet, body, wanted):
+    gate, workers = await fleet("big", "small", models={"small": {"aliases": ["fast"], "default": True}})
+    assert (await gate.ask(form(body))).status == 200
+    assert sent(workers["small"]) == wanted
 
 
 async def test_the_model_of_a_query_is_replaced(fleet):
@@ -180,13 +185,6 @@ async def test_without_a_model_a_fleet_of_several_refuses(fleet):
     assert error["message"] == "The request names no `model`, and this fleet serves several: big, small."
 
 
-async def test_without_a_model_the_default_serves(fleet):
-    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
-    assert (await gate.ask(post(body=NAMELESS))).status == 200
-    assert json.loads(sent(workers["small"])) == {"messages": [], "model": "small"}
-    assert workers["big"].requests == []
-
-
 async def test_without_a_model_a_fleet_of_one_model_and_its_adapters_serves(fleet):
     gate, workers = await fleet("big", lora=("sql",))
     second = await gate.add(answer_json, facts("big", "another-name-of-big"))
@@ -215,12 +213,6 @@ async def test_an_empty_name_is_none_in_a_query(fleet, query):
     gate, workers = await fleet("big", "small", models={"small": {"default": True}})
     assert (await gate.ask(get(b"/v1/realtime" + query))).status == 200
     assert b"model=small" in workers["small"].requests[-1].path.replace(b"?", b"&").split(b"&")
-
-
-async def test_an_empty_name_is_none_in_a_form(fleet):
-    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
-    assert (await gate.ask(form(FORM.replace(b"\r\nfast\r\n", b"\r\n\r\n")))).status == 200
-    assert b"\r\nsmall\r\n" in sent(workers["small"])
 
 
 async def test_an_empty_name_is_refused_by_a_fleet_of_several_and_served_by_one_of_one(fleet):

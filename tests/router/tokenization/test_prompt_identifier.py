@@ -125,25 +125,36 @@ async def test_forwarded_ids_are_used(identity: PromptIdentifier) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("path", "fields"),
     [
-        {"chat_template": "{{ messages }}"},
-        {"truncate_prompt_tokens": -1},
-        {"truncate_prompt_tokens": 0},
-        {"chat_template_kwargs": {"tokenize": True, "max_length": 5}},
-        {"chat_template_kwargs": {"chat_template": "{{ messages }}"}},
-        {"mm_processor_kwargs": {"a": 1}},
-        {"chat_template_kwargs": "odd"},
-        {"tools": "odd"},
-        {"tools": [{"type": "other"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]},
-        {"messages": [5]},
-        {"messages": [{"content": "no role"}]},
-        {"continue_final_message": True},
+        (CHAT_PATH, {"chat_template": "{{ messages }}"}),
+        (CHAT_PATH, {"truncate_prompt_tokens": -1}),
+        (CHAT_PATH, {"truncate_prompt_tokens": 0}),
+        (CHAT_PATH, {"chat_template_kwargs": {"tokenize": True, "max_length": 5}}),
+        (CHAT_PATH, {"chat_template_kwargs": {"chat_template": "{{ messages }}"}}),
+        (CHAT_PATH, {"mm_processor_kwargs": {"a": 1}}),
+        (CHAT_PATH, {"chat_template_kwargs": "odd"}),
+        (CHAT_PATH, {"tools": "odd"}),
+        (CHAT_PATH, {"tools": [{"type": "other"}]}),
+        (
+            CHAT_PATH,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]},
+        ),
+        (CHAT_PATH, {"messages": [5]}),
+        (CHAT_PATH, {"messages": [{"content": "no role"}]}),
+        (CHAT_PATH, {"continue_final_message": True}),
+        (MESSAGES_PATH, {"messages": [{"role": "user", "content": [{"type": "image", "source": {"data": "aGk="}}]}]}),
+        (MESSAGES_PATH, {"tools": [{"name": "f"}]}),
+        (RESPONSES_PATH, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}),
+        (RESPONSES_PATH, {"input": "a", "tools": [{"type": "web_search"}]}),
+        (RESPONSES_PATH, {"input": "a", "truncation": "auto"}),
+        (RESPONSES_PATH, {"input": "a", "truncation": None}),
     ],
 )
-async def test_a_prompt_that_cannot_be_rendered_is_identified_by_text(identity: PromptIdentifier, fields: dict) -> None:
-    prompt = await ask(identity, CHAT_PATH, chat(TURN, **fields))
+async def test_a_prompt_that_cannot_be_rendered_is_identified_by_text(
+    identity: PromptIdentifier, path: str, fields: dict
+) -> None:
+    prompt = await ask(identity, path, chat(TURN, **fields))
     assert prompt is not None and prompt.source is PromptSource.TEXT and not prompt.exact and prompt.tokens >= 1
     assert sum(identity.statistics()["text_reasons"].values()) == 1
 
@@ -252,25 +263,6 @@ async def test_responses_get_the_tokenizers_first_tokens(identifier, folders: di
     ):
         prompt = await ask(identity, path, body)
         assert prompt is not None and prompt.exact and prompt.tokens == len(renderer.encode(text, special))
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (MESSAGES_PATH, {"messages": [{"role": "user", "content": [{"type": "image", "source": {"data": "aGk="}}]}]}),
-        (MESSAGES_PATH, {"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f"}]}),
-        (RESPONSES_PATH, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}),
-        (RESPONSES_PATH, {"input": "a", "tools": [{"type": "web_search"}]}),
-        (RESPONSES_PATH, {"input": "a", "truncation": "auto"}),
-        (RESPONSES_PATH, {"input": "a", "truncation": None}),
-    ],
-)
-async def test_unknown_content_of_other_apis_is_identified_by_text(
-    identity: PromptIdentifier, path: str, body: dict
-) -> None:
-    prompt = await ask(identity, path, json.dumps({"model": "m", **body}).encode())
-    assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert sum(identity.statistics()["text_reasons"].values()) == 1
 
 
 async def test_a_stored_response_has_no_prompt_but_a_reason(identity: PromptIdentifier) -> None:

@@ -329,16 +329,16 @@ async def test_the_first_streams_and_then_a_share_are_rewritten(rig):
     assert asked == [False, *[True] * FIRST_STREAMS, *[False, False, False, True] * 2]
 
 
-async def test_passive_changes_no_body(rig):
-    gate = await rig(streaming(), observe_usage=0.0)
-    for _ in range(3):
-        await gate.ask(post(body=STREAMED))
-    assert {request.body for request in gate.workers[0].requests} == {STREAMED}
-
-
-@pytest.mark.parametrize("path", [b"/v1/messages", b"/v1/responses"])
-async def test_apis_that_report_usage_unasked_are_not_asked(rig, path):
-    gate = await rig(streaming(), **INJECT)
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        (b"/v1/messages", INJECT),
+        (b"/v1/responses", INJECT),
+        (b"/v1/chat/completions", {"observe_usage": 0.0}),
+    ],
+)
+async def test_apis_that_report_usage_unasked_and_passive_gateways_change_no_body(rig, path, settings):
+    gate = await rig(streaming(), **settings)
     for _ in range(3):
         await gate.ask(post(path, STREAMED))
     assert {request.body for request in gate.workers[0].requests} == {STREAMED}
