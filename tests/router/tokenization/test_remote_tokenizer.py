@@ -137,8 +137,10 @@ async def test_a_worker_is_asked_with_the_host_of_its_settings(worker: Worker, h
 
 async def test_models_do_not_share_answers(worker: Worker, identity: PromptIdentifier) -> None:
     identity.sources.learn("other", None, worker.url)
-    for model in ("m", "other"):
-        await ask(identity, CHAT_PATH, {**CHAT, "model": model})
+    for model in ("m", "other"):  # by the same bytes, as a fallback does
+        parsed = parse(CHAT_PATH, json.dumps({"model": "m", **CHAT}).encode())
+        parsed.model = model
+        assert await identity.identify(CHAT_PATH, parsed, None) is not None
     assert [body["model"] for body in worker.questions] == ["m", "other"]
 
 
