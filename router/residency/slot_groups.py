@@ -42,19 +42,7 @@ class Matches:
         return Match(tokens, reserved_tokens, self.residency[place], self.by_tier.get(place))
 
     def ordered(self) -> list[Match]:
-        """Return all matches. Equal ones are one object."""
-        known: dict[tuple[float, float], Match] = {}
-        found: list[Match] = []
-        for key, residency in zip(
-            zip(self.tokens.tolist(), self.resident_tokens.tolist(), strict=True), self.residency, strict=True
-        ):
-            match = known.get(key)
-            if match is None or match.residency is not residency:
-                match = known[key] = Match(int(key[0]), int(key[0] - key[1]), residency)
-            found.append(match)
-        for place in self.by_tier:
-            found[place] = self.at(place)
-        return found
+        return [self.at(place) for place in range(len(self.tokens))]
 
 
 def nothing_known(slots: int) -> Matches:
