@@ -5,14 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from xxhash import xxh3_64_intdigest
 
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes
-
-_KEPT_CHARS = 256
-"""Longer keys are not kept: a client chooses its salt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +28,9 @@ class CacheKeys:
         """Return the keys of a request to LoRA `adapter` (None: the base model) with `cache_salt`."""
         if not adapter and not cache_salt:
             return _NO_KEYS
-        if len(adapter or "") + len(cache_salt or "") <= _KEPT_CHARS:
-            return _kept_keys(adapter, cache_salt)
-        return _keys(adapter, cache_salt)
+        name = [adapter] if adapter else []
+        first, rest = extra_bytes([*name, cache_salt] if cache_salt else name), extra_bytes(name)
+        return cls(first, rest, xxh3_64_intdigest(first + b"\x00" + rest))
 
     def extras(self, first_block: int, blocks: int) -> Sequence[bytes] | None:
         if not self.first or not blocks:
@@ -45,16 +41,6 @@ class CacheKeys:
 
 
 _NO_KEYS = CacheKeys()
-
-
-def _keys(adapter: str | None, cache_salt: str | None) -> CacheKeys:
-    name = [adapter] if adapter else []
-    first, rest = extra_bytes([*name, cache_salt] if cache_salt else name), extra_bytes(name)
-    return CacheKeys(first, rest, xxh3_64_intdigest(first + b"\x00" + rest))
-
-
-_kept_keys = lru_cache(maxsize=1_024)(_keys)
-"""The requests of one caller have the same keys."""
 
 
 def chain_of(packed: bytes, block_tokens: int, keys: CacheKeys) -> array[int]:

@@ -1,10 +1,8 @@
-import pytest
-
 from router.tokenization.hashing import CacheKeys
 
 
-@pytest.mark.parametrize("salt", ["s", "s" * 10_000], ids=["short", "long"])
-def test_equal_callers_have_equal_keys_and_others_have_others(salt):
+def test_equal_callers_have_equal_keys_and_others_have_others():
+    salt = "s"
     keys = CacheKeys.of("adapter", salt)
     assert keys == CacheKeys.of("adapter", salt)
     others = [CacheKeys.of(None, salt), CacheKeys.of("adapter", None), CacheKeys.of("adapter", salt + "2")]
