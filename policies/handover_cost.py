@@ -9,7 +9,6 @@ over the sources of a pull.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,15 +53,6 @@ class MoveCost(NamedTuple):
     @property
     def pays(self) -> bool:
         return self.cost_s < self.alone_s
-
-
-class UnderWay(NamedTuple):
-    """A transfer of `tokens` that is under way: which sources send over its sender's card, and whether the worker that
-    is to pull receives over its receiver's."""
-
-    sends: NDArray[np.bool_]
-    receives: bool
-    tokens: float
 
 
 def alone_s(fleet: FleetView) -> Column:
@@ -151,30 +141,6 @@ def loaded_s(worker: WorkerView, loaded_tokens: Column | float, ready_s: Column 
     return cost_s
 
 
-def beside_tokens(one_tokens: Matrix | float, other_tokens: Matrix | float) -> Matrix:
-    """Return the tokens that two transfers over one card wait for each other, if the other one is under way.
-
-    They share the card equally, so it is what the other one has left, but at most as much as the first one moves. What
-    is left is not seen: on average it is half.
-    """
-    beside: Matrix = np.minimum(one_tokens, 0.5 * other_tokens)
-    return beside
-
-
-def _beside(moved: Column, under_way: Sequence[UnderWay]) -> tuple[Column, Column]:
-    """Return the tokens for which each transfer of `moved` tokens waits, and those for which the others wait.
-
-    The busier card sets the speed of a transfer, whose own wait is thus the longer one. The others wait on both.
-    """
-    if not under_way:
-        return np.zeros_like(moved), np.zeros_like(moved)
-    tokens = beside_tokens(moved, np.array([[one.tokens] for one in under_way]))
-    sends = np.array([one.sends for one in under_way])
-    receives = np.array([[one.receives] for one in under_way])
-    sent, received = (tokens * sends).sum(axis=0), (tokens * receives).sum(axis=0)
-    return np.maximum(sent, received), (tokens * (sends | receives)).sum(axis=0)
-
-
 def pull_cost(
     worker: WorkerView,
     own_tokens: int,
@@ -182,24 +148,21 @@ def pull_cost(
     tokens_per_s: Column | float,
     latency_s: Column | float,
     alike: NDArray[np.bool_],
-    under_way: Sequence[UnderWay] = (),
     decode_s: float = 0.0,
 ) -> MoveCost:
     """Return the cheapest pull by `worker`. Arrays are over the sources.
 
     Each source can serve the first `source_tokens` of the prompt. The worker has the first `own_tokens` of it in a
     slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says from which
-    sources it can read; it is no source for itself. Transfers that are `under_way` over the same cards make a pull
-    slower, and are made slower by it; both are seconds of delay. The prompt holds KV space during its transfer, its
-    prefill and its answer, which takes `decode_s`.
+    sources it can read; it is no source for itself. The prompt holds KV space during its transfer, its prefill and its
+    answer, which takes `decode_s`.
     """
     own_tokens = max(own_tokens, worker.cached_tokens)
     moved = np.maximum(source_tokens - own_tokens, 0.0)
-    waits, others = _beside(moved, under_way)
-    moved_s = latency_s + (moved + waits) / tokens_per_s
+    moved_s = latency_s + moved / tokens_per_s
     space_s, rest_s = space_price(worker), rest_share(worker, own_tokens + moved) * worker.prefill_s
     held_s = np.maximum(moved_s, worker.queue_wait_s) + rest_s + decode_s
-    delays_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s
+    delays_s = loaded_s(worker, own_tokens + moved, moved_s)
     costs_s = np.where(alike & (moved > 0.0), delays_s + space_s * held_s, np.inf)
     source = int(costs_s.argmin())
     own_s = float(rest_share(worker, own_tokens)) * worker.prefill_s

@@ -141,7 +141,6 @@ class GatewayProcess:
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             ledger=self._ledger,
-            alone=config.redis.url is None,
             named=named,
             shadows=shadows,
             handover=config.handover,

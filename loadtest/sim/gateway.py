@@ -20,9 +20,8 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan
 from router.placement.held_by_worker import HeldByWorker
-from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
 from router.placement.request import Request
 from router.placement.tickets import Held, Reject, Ticket
 from router.residency.residency_map import ResidencyMap

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backends.worker import LoadReport
 from policies.spec import PolicySpec
 from policies.view import Policy
 from router.config.model import HandoverConfig, RetriesConfig
@@ -16,13 +15,11 @@ from router.placement.decision_log.what_if import WhatIfs
 from router.placement.defer import Defer
 from router.placement.dispatcher import Dispatcher
 from router.placement.explain import Explainer
-from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.handover.planner import HandoverPlanner
 from router.placement.learning.output_length import OutputLengths
 from router.placement.load.fleet_load import WorkerLoads
-from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.shared_load import SharedLedger
 from router.placement.load.views import ViewBuilder
 from router.placement.metrics import PlacementMetrics
@@ -40,8 +37,7 @@ class DecisionCore:
     """Builds the parts and gives them side by side. The gateway and the simulator take from it what they need.
 
     `dispatcher` places requests, `tickets` follows them to their ends, and `planner` plans requests that workers share.
-    `ledger` is shared with other processes; `alone` says that no gateway of another host uses the workers. `traffic`
-    measures the requests.
+    `ledger` is shared with other processes, and `traffic` measures the requests.
     """
 
     def __init__(
@@ -57,7 +53,6 @@ class DecisionCore:
         retries: RetriesConfig | None = None,
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
-        alone: bool = True,
         named: Mapping[str, PolicyRunner] | None = None,
         shadows: Mapping[str, RouteShadows] | None = None,
         handover: HandoverConfig | None = None,
@@ -69,7 +64,6 @@ class DecisionCore:
         self.policies = NamedPolicies(PolicyRunner(policy, spec, policy_failed), named or {}, shadows or {})
         self.loads = WorkerLoads(ledger, kv_moves=handover.connector is not None or handover.pulls is not None)
         output_lengths = OutputLengths()
-        self.pinned = PinnedBlocks(handover, watches=alone)
         self.log = DecisionLog(decisions_kept)
         self.what_ifs = WhatIfs(self.log)
         budget = RetryBudget(retries, metrics.retries_refused, self._counts)
@@ -81,7 +75,6 @@ class DecisionCore:
             self.loads,
             self.policies,
             metrics,
-            self.pinned,
             output_lengths,
             self._counts,
             traffic,
@@ -93,8 +86,6 @@ class DecisionCore:
         )
         self.explainer = Explainer(fleet, selector, self.policies, self._views)
         fleet.on_load.append(self.loads.load_reported)
-        if alone and handover.connector:
-            fleet.on_load.append(self._look_for_stuck_blocks)
 
     def record(self, recorder: Recorder) -> None:
         """Record what policies see and choose."""
@@ -107,9 +98,6 @@ class DecisionCore:
         self._placer.later = later
         if self.policies.recorder is not None:
             self.policies.recorder.later = later
-
-    def _look_for_stuck_blocks(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
-        self.pinned.reported(candidate, report, self.loads.of(candidate).reserved(), now_s)
 
     def statistics(self) -> dict[str, Any]:
         return {

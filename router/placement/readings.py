@@ -46,8 +46,6 @@ class PlacementReadings:
             yield "warmroute_queued_prefill_seconds", (view.id,), view.queue_wait_s
         yield from link_readings(core.planner.known_links(now_s))
         yield from self._scaling(views, now_s)
-        for worker, tokens in core.pinned.statistics(one.id for one in self._fleet.candidates).items():
-            yield "warmroute_worker_stuck_kv_tokens", (worker,), tokens
         yield from residency_readings(self._fleet, self._residency)
         recorded = core.policies.statistics()["recorded"] or {"lost_windows": 0}
         yield "warmroute_decision_log_lost_windows", (), recorded["lost_windows"]

@@ -12,7 +12,6 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.output_length import OutputLengths
 from router.placement.load.fleet_load import WorkerLoads
-from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.running import ReservationStage
 from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
@@ -49,13 +48,11 @@ class Tickets:
         loads: WorkerLoads,
         policies: NamedPolicies,
         metrics: PlacementMetrics,
-        pinned: PinnedBlocks,
         output_lengths: OutputLengths,
         counts: Counts,
         traffic: TrafficObserver | None = None,
     ) -> None:
         self._fleet = fleet
-        self._pinned = pinned
         self._residency = residency
         self._loads = loads
         self._policies = policies
@@ -98,7 +95,6 @@ class Tickets:
         if not ticket.load.account.prefilled(ticket.reservation, now_s) and not ticket.received:
             return
         ticket.received = False
-        self._read(ticket)
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
         if self.traffic is not None:
@@ -112,11 +108,6 @@ class Tickets:
             self._residency.slot(ticket.candidate.slot).first_token(ticket.id)
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
-
-    def _read(self, ticket: Ticket) -> None:
-        leg = ticket.record.leg
-        if leg is not None and leg.part == "decode":
-            self._pinned.read(leg.worker, leg.plan)
 
     def progress(self, ticket: Ticket, events: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
         """Record that the stream has brought `events` in total.
@@ -146,10 +137,6 @@ class Tickets:
             )
         if served:
             self._comparisons.compare(ticket, usage, difference)
-            if ticket.record.leg is not None and ticket.record.leg.part == "prefill":
-                plan, shared = ticket.record.leg.plan, ticket.load.account.shared
-                self._pinned.handed(ticket.candidate.id, plan, ticket.view.prompt_tokens, now_s, shared)
-            self._read(ticket)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s = ticket.decode_s(now_s)

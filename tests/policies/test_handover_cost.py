@@ -5,7 +5,6 @@ import pytest
 
 from policies.handover_cost import (
     STREAM_WEIGHT,
-    UnderWay,
     alone_s,
     cheapest_pair,
     loaded_s,
@@ -148,10 +147,10 @@ def one(**given):
     return fleet({"kv_capacity_tokens": 0} | given).worker(0)
 
 
-def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, under_way=(), decode_s=0.0):
+def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, decode_s=0.0):
     if alike is None:
         alike = np.ones(len(sources), bool)
-    return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, under_way, decode_s)
+    return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, decode_s)
 
 
 def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
@@ -198,31 +197,6 @@ def test_the_space_of_a_full_cache_has_a_finite_price():
 def test_only_what_the_worker_lacks_is_pulled():
     assert pull(one(cached_tokens=500, uncached_tokens=500, prefill_s=0.375), [800], 1e4).tokens == 300
     assert pull(one(cached_tokens=900, uncached_tokens=100), [800]).cost_s == np.inf
-
-
-def moving(sends, receives, tokens):
-    return UnderWay(np.array(sends), receives, tokens)
-
-
-def test_transfers_under_way_over_the_same_cards_make_a_pull_dearer():
-    def cost_s(*under_way):
-        return pull(one(), [1_000], 1_000.0, under_way=under_way).cost_s
-
-    assert cost_s() == pytest.approx(1.0)
-    assert cost_s(moving([False], False, 800.0)) == pytest.approx(1.0)
-    # It shares a card with what the other has left, half on average, and so does the other with it.
-    assert cost_s(moving([True], False, 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
-    assert cost_s(moving([True], True, 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
-    # The busier card sets the speed; those on both cards wait.
-    both = moving([True], False, 800.0), moving([False], True, 200.0)
-    assert cost_s(*both) == pytest.approx(1.0 + 0.4 + 0.4 + 0.1)
-    # A short pull is soon over, however much others have left.
-    assert cost_s(moving([True], False, 50_000.0)) == pytest.approx(1.0 + 1.0 + 1.0)
-
-
-def test_a_source_with_a_free_card_is_cheaper():
-    busy = moving([True, False], False, 1_000.0)
-    assert pull(one(), [1_000, 1_000], 1_000.0, under_way=[busy]).sender == 1
 
 
 def test_a_slower_tier_of_its_own_needs_no_pull():

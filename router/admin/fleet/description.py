@@ -127,7 +127,6 @@ def _loads(system: ProcessView) -> dict[str, Counters]:
             "queue_wait_s": view.queue_wait_s,
             "utilisation": view.utilisation,
             "speed": sources[view.id],
-            "stuck_kv_tokens": system.core.pinned.stuck_tokens(view.id),
         }
     return loads
 

@@ -51,17 +51,15 @@ def _candidate(reports: Sequence[CandidateDocument]) -> CandidateDocument:
 
 
 def _load(loads: Sequence[Load]) -> Load:
-    """Add up the reserved requests, which each process reports for itself. Foreign requests and stuck KV cache are the
-    same for all processes that know of them.
+    """Add up the reserved requests, which each process reports for itself. Foreign requests are the same for all
+    processes.
     """
-    stuck = [load.stuck_kv_tokens for load in loads if load.stuck_kv_tokens is not None]
     return Load(
         queued_requests=sum(load.queued_requests for load in loads),
         queued_tokens=sum(load.queued_tokens for load in loads),
         running_requests=sum(load.running_requests for load in loads),
         kv_tokens=sum(load.kv_tokens for load in loads),
         foreign_requests=min(load.foreign_requests for load in loads),
-        stuck_kv_tokens=max(stuck, default=None),
     )
 
 

@@ -22,9 +22,7 @@ class ServedModelDocument(Shape):
 class Load(Shape):
     """Reserved load: requests and prompt tokens queued for prefill, running requests, and the context tokens they hold.
 
-    `foreign_requests` are requests in the worker's report that this gateway did not send. `stuck_kv_tokens` is the KV
-    cache of a prefill worker that neither requests nor leases of KV handovers explain, for longer than a lease; null
-    where that is not known, and where several gateways share the workers (`redis.url`).
+    `foreign_requests` are requests in the worker's report that this gateway did not send.
     """
 
     queued_requests: int = 0
@@ -32,7 +30,6 @@ class Load(Shape):
     running_requests: int = 0
     kv_tokens: int = 0
     foreign_requests: int = 0
-    stuck_kv_tokens: int | None = None
 
 
 class Estimates(Shape):

@@ -1,13 +1,12 @@
 """Learn how fast KV cache moves from one worker to another.
 
 The model: a transfer of n tokens takes b * n + a seconds. It is measured from the receiver's request to its first
-event, less what the receiver computes then. Transfers that share a network card slow each other down, so n counts what
-moved over the busier of both cards in that time (`router.placement.handover.shared_cards`). The transfer goes on while
-the receiver's queue does, so a first event that waited for the queue rather than for the transfer teaches nothing. A
-transfer of few tokens shows the latency, and says nothing of the bandwidth: few are those that would move within the
-latency by the settings. A link that is not known well is close to the fleet's, and the fleet's close to the setting's.
-What was learned counts less as time passes: a link that looked slow is used no more, so nothing else would show that it
-is fast again.
+event, less what the receiver computes then. Transfers that share a network card are learned as slower links. The
+transfer goes on while the receiver's queue does, so a first event that waited for the queue rather than for the
+transfer teaches nothing. A transfer of few tokens shows the latency, and says nothing of the bandwidth: few are those
+that would move within the latency by the settings. A link that is not known well is close to the fleet's, and the
+fleet's close to the setting's. What was learned counts less as time passes: a link that looked slow is used no more, so
+nothing else would show that it is fast again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from policies.handover_cost import Matrix
 from policies.view import Column
 from router.placement.fleet.endpoints import Candidate
-from router.placement.handover.shared_cards import TransferUnderWay
 from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
 
 LINKS_KEPT: Final = 4_096
@@ -46,10 +44,7 @@ LinkKind: TypeAlias = Literal["handover", "pull"]
 
 
 class Transfer(NamedTuple):
-    """A transfer that has begun: `tokens` move. Then the receiver computes for `own_s`, once `queue_s` are over.
-
-    `beside` says how many tokens of others move over its cards until it ends; None if nobody knows.
-    """
+    """A transfer that has begun: `tokens` move. Then the receiver computes for `own_s`, once `queue_s` are over."""
 
     kind: LinkKind
     sender: Candidate
@@ -58,7 +53,6 @@ class Transfer(NamedTuple):
     own_s: float
     queue_s: float
     began_s: float
-    beside: TransferUnderWay | None = None
 
 
 class Link(NamedTuple):
@@ -128,8 +122,6 @@ class Links:
         seconds = max(now_s - transfer.began_s - transfer.own_s, SHORTEST_S)
         if tokens < 1 or transfer.queue_s > QUEUE_SHARE * seconds:
             return
-        if transfer.beside is not None:
-            tokens += round(transfer.beside.tokens)
         few = tokens < self._few_tokens
         fleet = self.fleet(now_s)
         self._all.observe(tokens, seconds, now_s, fleet.token_s, few=few)

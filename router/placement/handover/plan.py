@@ -19,6 +19,10 @@ from router.placement.handover.links import LinkKind
 from router.placement.request import Request
 from router.placement.selection import Selection
 
+HANDOVER_FIRST_EVENT_S = 60.0
+"""Longest time from the end of the prefill to the first event of the answer, or to the first event of a request that
+pulls. Then one worker computes the whole request."""
+
 
 class Leg(NamedTuple):
     """A part of a request on one worker, which is at `row` of what was `seen`.

@@ -39,7 +39,6 @@ from router.placement.handover.plan import (
     peer_address,
     prefill_of,
 )
-from router.placement.handover.shared_cards import TransfersUnderWay
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.named_policies import NamedPolicies
 from router.placement.placer import Placer
@@ -96,7 +95,6 @@ class HandoverPlanner:
         self._loads = loads
         self._policies = policies
         self._budget = budget
-        self._under_way = TransfersUnderWay()
 
     def plan(
         self,
@@ -278,8 +276,8 @@ class HandoverPlanner:
         alike &= np.array([one.slot != worker.slot for one in holders])
         tokens_per_s, latency_s = self.links["pull"].speeds(holders, (worker,), now_s)
         speed = tokens_per_s[:, 0], latency_s[:, 0]
-        under_way, own_tokens = self._under_way.seen(holders, worker), held.get(worker.slot, 0)
-        cost = pull_cost(view, own_tokens, source_tokens, *speed, alike, under_way, decided.request.decode_s)
+        own_tokens, decode_s = held.get(worker.slot, 0), decided.request.decode_s
+        cost = pull_cost(view, own_tokens, source_tokens, *speed, alike, decode_s)
         return Plan("pull", (Leg(worker, decided, row),), holders[cost.sender], cost._replace(receiver=row))
 
     def _elsewhere(self, request: Request, decided: DecisionRecord, here: Plan, there: Plan) -> MoveCost:
@@ -316,7 +314,6 @@ class HandoverPlanner:
                 choose(answer, f"{reason} on {seen.decision.ranked[0]}")
             ticket = self._placer.place(request, seen, now_s, 1, by_policy=by_policy, after=after)
             ticket.moved_tokens = cost.tokens
-            self._under_way.begin(ticket, plan.source)
             ticket.shadow = None  # what the answer will show is not what the policies saw
         else:
             self._loads.arrived(seen.request.block_hashes, now_s)
@@ -377,8 +374,8 @@ class HandoverPlanner:
         After a handover, it computes one token behind its queue; after a `pull`, the rest of the prompt.
         """
         if pull is not None:
-            rest_s, queue_s, beside = pull.cost.rest_s, pull.cost.queue_s, self._under_way.of(ticket)
-            return Transfer("pull", pull.source, ticket.candidate, ticket.moved_tokens, rest_s, queue_s, now_s, beside)
+            cost, tokens = pull.cost, ticket.moved_tokens
+            return Transfer("pull", pull.source, ticket.candidate, tokens, cost.rest_s, cost.queue_s, now_s)
         assert ticket.prefill is not None
         (view,) = self._loads.views((ticket.candidate,), None, 1, now_s)
         ends = ticket.prefill.candidate, ticket.candidate

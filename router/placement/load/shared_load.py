@@ -67,12 +67,6 @@ class SharedAccount(Protocol):
 
     def other_processes(self) -> LoadTotals: ...
 
-    def handed(self, tokens: float) -> None:
-        """Publish the tokens of the prompts that this process has had computed there for a decode worker, and that are
-        not read yet; infinite if it does not know them all."""
-
-    def handed_by_other_processes(self) -> float: ...
-
     def close(self) -> None:
         """Close the row of a candidate that has left. Later updates are ignored."""
 

@@ -1,7 +1,7 @@
 """The load that each process has reserved on each worker, in memory that all processes share.
 
 Layout in 8-byte words: one key per slot; one row per process with its connections; for each slot one row per process,
-side by side, with the load reserved on that candidate and the KV cache handed over there; then `pins`, `deaths` and
+side by side, with the load reserved on that candidate; then `pins`, `deaths` and
 `rate_limits`. Each row has one writer. Each word is written as a whole, but for less than a microsecond a reader may
 see a part of a change. That is accepted, because the values are sums over many requests. All values of rows are
 doubles, which are exact for counts up to 2**53.
@@ -43,16 +43,13 @@ SLOTS = 4_096
 _WORD = 8
 _LOAD_FIELDS = 9
 _WORK_FIELDS = 4
-_FIELDS = _LOAD_FIELDS + _WORK_FIELDS + 1
+_FIELDS = _LOAD_FIELDS + _WORK_FIELDS
 _ROW_BYTES = _FIELDS * _WORD
 _ACCEPT_FIELDS = 3
 _KEY = struct.Struct("@Q")
 _ACCEPT = struct.Struct(f"@{_ACCEPT_FIELDS}d")
 _LOAD = struct.Struct(f"@{_LOAD_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
-_HANDED = struct.Struct("@d")
-_HANDED_AT = _LOAD.size + _WORK.size
-"""Offset of the tokens of prompts that were handed over, in a row."""
 _NOTHING = LoadTotals()
 _TESTS_AT = 1 << 40
 """Offset of file locks that stand for workers, far behind the end of the table."""
@@ -171,7 +168,7 @@ class Ledger:
         row = bytes(_ROW_BYTES)
         if totals is not None:
             load = _LOAD.pack(1.0, *totals[: _LOAD_FIELDS - 1])
-            row = load + _WORK.pack(*(totals.work or (0.0,) * _WORK_FIELDS)) + bytes(_HANDED.size)
+            row = load + _WORK.pack(*(totals.work or (0.0,) * _WORK_FIELDS))
         self._memory[at : at + _ROW_BYTES] = row
 
     def _all_rows(self) -> NDArray[np.float64]:
@@ -322,15 +319,6 @@ class LedgerRow:
             self._seen = seen
             self._sum = _sum(seen, self._others)
         return self._sum
-
-    def handed(self, tokens: float) -> None:
-        """Publish the tokens of prompts that are handed over and not read (`SharedAccount.handed`)."""
-        if self._open:
-            _HANDED.pack_into(self._memory, self._at + _HANDED_AT, tokens)
-
-    def handed_by_other_processes(self) -> float:
-        places = [self._all_at + process * _ROW_BYTES + _HANDED_AT for process in self._others]
-        return float(sum(_HANDED.unpack_from(self._memory, place)[0] for place in places))
 
     def close(self) -> None:
         """Clear the row, because the candidate has left."""

@@ -85,7 +85,7 @@ class FakeSystem:
             self.watcher,
             self,
             self.identity,
-            self.core,
+            self.core.policies,
             self.now_s,
             ProcessShare(),
             lambda *_: None,

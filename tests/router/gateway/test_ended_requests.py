@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+from operator import attrgetter
 
 import pytest
 
@@ -46,7 +47,7 @@ def broken(part, method):
         def fail(*arguments, **options):
             raise ArithmeticError("a defect")
 
-        setattr(getattr(gate, part), method, fail)
+        setattr(attrgetter(part)(gate), method, fail)
 
     return setup
 
@@ -69,9 +70,9 @@ ENDINGS = {
     "time up after comments": {"scripts": [silent], "timeouts": {"header_delay_s": 0.05, "total_s": 0.1}},
     "queue expired": {"timeouts": {"queue_s": 0.1}},
     "defect when read": {"setup": broken("identity", "identify_now")},
-    "defect when placed": {"setup": broken("dispatcher", "dispatch")},
-    "defect when retried": {"scripts": [dies], "setup": broken("dispatcher", "retry")},
-    "defect at the end": {"scripts": [answer_stream], "setup": broken("tickets", "finished")},
+    "defect when placed": {"setup": broken("core.dispatcher", "dispatch")},
+    "defect when retried": {"scripts": [dies], "setup": broken("core.dispatcher", "retry")},
+    "defect at the end": {"scripts": [answer_stream], "setup": broken("core.tickets", "finished")},
 }
 
 

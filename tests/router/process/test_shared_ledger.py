@@ -82,18 +82,6 @@ def test_the_load_of_a_dead_process_is_cleared(ledgers):
     assert ledgers[1].accept_counters(0) == AcceptCounters(False, 0, 0)
 
 
-def test_prompts_that_are_handed_over_are_summed_until_their_process_or_their_worker_is_gone(ledgers):
-    rows = [ledger.account("a:1") for ledger in ledgers]
-    for row, tokens in zip(rows, (100, 20, 3), strict=True):
-        row.handed(tokens)
-    assert [row.handed_by_other_processes() for row in rows] == [23, 103, 120]
-    ledgers[2].clear(0)
-    assert rows[2].handed_by_other_processes() == 20
-    rows[1].close()
-    rows[1].handed(5)
-    assert rows[2].handed_by_other_processes() == 0
-
-
 def test_a_late_event_on_a_closed_row_is_dropped(ledgers):
     """A worker leaves and comes back while a request still runs on its former self."""
     account, row = reserved(ledgers[0]), ledgers[1].account("a:1")

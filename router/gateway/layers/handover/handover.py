@@ -26,8 +26,7 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
-from router.placement.handover.plan import Plan
-from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket

@@ -18,8 +18,7 @@ from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.core import DecisionCore
 from router.placement.handover.links import Transfer
-from router.placement.handover.plan import Plan, peer_address
-from router.placement.load.pinned_blocks import HANDOVER_FIRST_EVENT_S
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan, peer_address
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 

@@ -48,16 +48,6 @@ def test_loads_are_summed_and_views_are_from_the_first_process():
     assert merged.notes == ["a note"]
 
 
-def test_stuck_kv_cache_is_that_of_a_process_that_knows():
-    def merged(*stuck):
-        said = {number: [worker()] for number in range(len(stuck))}
-        for (one,), tokens in zip(said.values(), stuck, strict=True):
-            one.candidates[0].load.stuck_kv_tokens = tokens
-        return merge_workers(said)[0].candidates[0].load.stuck_kv_tokens
-
-    assert (merged(None, 968, 970), merged(None, None)) == (970, None)
-
-
 def test_estimates_are_from_the_process_with_most_observations():
     said = {0: [worker(observations=1)], 1: [worker(observations=9, token_us=50.0)]}
     (merged,) = merge_workers(said)

@@ -1,11 +1,10 @@
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
-from backends.worker import ConnectorFacts, LoadReport
+from backends.worker import ConnectorFacts
 from router.admin.system import TakeoverState
 from router.placement.handover.links import Transfer
 from router.residency.exact.difference import Difference
@@ -190,25 +189,6 @@ async def test_a_worker_is_shown_with_view_and_load(client, system):
     system.core.tickets.cancelled(ticket, system.clock_s)
     (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
     assert candidate["load"]["running_requests"] == 0
-
-
-async def test_kv_blocks_that_no_lease_explains_are_shown_as_stuck(client, system):
-    worker = system.join("http://a:1")
-    endpoint = system.fleet.get(worker)
-    endpoint.role = "prefill"
-
-    async def stuck():
-        (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
-        return candidate["load"]["stuck_kv_tokens"]
-
-    assert await stuck() is None
-    (candidate,) = endpoint.candidates
-    nothing = SimpleNamespace(running_requests=0, kv_tokens=0)
-    system.core.pinned.handed(candidate.id, 1, 800, system.clock_s)
-    system.core.pinned.read(candidate.id, 1)
-    for seconds in range(0, 600, 5):
-        system.core.pinned.reported(candidate, LoadReport(0, 0, 0, 0.5), nothing, system.clock_s + seconds)
-    assert await stuck() == 800 - 2 * 16
 
 
 async def test_learned_speeds_and_comparisons_are_shown(client, system):

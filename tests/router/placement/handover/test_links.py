@@ -72,19 +72,6 @@ def test_the_time_that_tokens_are_expected_to_take_is_no_latency(links):
     assert time_s(links, sender, receiver, 900) == pytest.approx(took_s, rel=0.05)
 
 
-class Beside:
-    def __init__(self, tokens):
-        self.tokens = tokens
-
-
-def test_what_others_move_over_the_same_card_does_not_make_a_link_slow(links):
-    sender, receiver = candidates(2)
-    for _ in range(40):
-        transfer = Transfer("pull", sender, receiver, 1_000, 0.0, 0.0, 0.0, Beside(3_000.0))
-        links.observe(transfer, 0.4)
-    assert time_s(links, sender, receiver, 1_000) == pytest.approx(0.1, rel=0.1)
-
-
 def test_an_answer_that_waited_for_the_queue_teaches_nothing(links):
     sender, receiver = candidates(2)
     teach(links, sender, receiver, 1_000, 3.0, queue_s=2.0)

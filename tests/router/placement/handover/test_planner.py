@@ -1,10 +1,9 @@
-import os
 import random
 from dataclasses import replace
 
 import pytest
 
-from backends.worker import ConnectorFacts, Endpoint, LoadReport, ServedModel
+from backends.worker import ConnectorFacts, Endpoint, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import LifecycleEventKind
@@ -18,7 +17,6 @@ from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.selection import exclusions, select
 from router.placement.tickets import Queued, Ticket
-from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 from router.workers.settings import worker_findings
 
@@ -301,56 +299,6 @@ def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keep
     again = placed.core.planner.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
     assert again.record.leg == prefill.record.leg
     assert placed.core.log.latest(10)[-1].to_builtins()["handover"] is None
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_blocks_that_stay_after_a_handover_was_read_are_stuck(placed, ask, stream):
-    prefill, decode = hand_over(placed, ask())
-    placed.core.tickets.first_token(prefill, 0.5)
-    placed.core.tickets.finished(prefill, Usage(1_000, None, 0), 0.5)
-    if stream:
-        placed.core.tickets.first_token(decode, 1.0)
-    else:
-        placed.core.tickets.finished(decode, Usage(1_000, 5, 0), 1.0)
-    for at_s in range(1, 40):
-        placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
-    used_tokens = round(0.5 * prefill.candidate.capacity_tokens)
-    assert placed.core.pinned.stuck_tokens("h:1") == used_tokens - 2 * 16
-
-
-def handed(placed, ask):
-    """Hand a prompt over that nobody has read yet. Return the decode worker's ticket."""
-    placed.stream(ask(first=5_000), 3)
-    prefill, decode = hand_over(placed, ask())
-    placed.core.tickets.first_token(prefill, 0.5)
-    placed.core.tickets.finished(prefill, Usage(1_000, None, 0), 0.5)
-    return decode
-
-
-def test_what_another_process_has_handed_over_is_not_stuck(site, ask):
-    table = make_table(2)
-    processes = [site({1: "prefill", 3: "decode"}, ledger=Ledger(table, 2, number)) for number in range(2)]
-    decodes = [handed(placed, ask) for placed in processes]
-    capacity_tokens = processes[0].fleet.candidates[0].capacity_tokens
-
-    def report(tokens, *times_s):
-        for at_s in times_s:
-            for placed in processes:
-                placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, tokens / capacity_tokens), float(at_s))
-        return [placed.core.pinned.stuck_tokens("h:1") for placed in processes]
-
-    assert report(2_000, *range(1, 40)) == [0, 0]
-    processes[1].core.tickets.first_token(decodes[1], 40.0)
-    assert report(2_000, *range(41, 80)) == [1_000 - 2 * 16] * 2
-    os.close(table)
-
-
-def test_beside_other_gateways_no_block_is_called_stuck(site, ask):
-    placed = site({1: "prefill", 3: "decode"}, alone=False)
-    handed(placed, ask)
-    for at_s in range(1, 200):
-        placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
-    assert placed.core.pinned.stuck_tokens("h:1") is None
 
 
 def test_a_failed_prefill_goes_to_a_worker_that_was_not_tried(site, ask):

@@ -441,19 +441,6 @@ def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
     assert means_of(replay._runners["default"].policy) == means_of(policy) != {}
 
 
-def test_a_pull_costs_more_beside_one_that_is_under_way(site, ask, prompt):
-    placed = site(1, 2, transfer_tokens_per_s=100_000.0)
-    placed.hold(1)
-    placed.busy(1, prompt, 5)
-    first = placed.plan(ask())
-    ticket = placed.core.planner.reserve(ask(), first, 0.0)
-    beside = placed.plan(ask())
-    waits_s = 2 * 992 / 2 / 100_000  # the new one waits for half of the other, and the other as long for it
-    assert beside.cost.cost_s - first.cost.cost_s == pytest.approx(waits_s, rel=0.2)
-    placed.core.tickets.cancelled(ticket, 0.0)
-    assert placed.plan(ask()).cost.cost_s == pytest.approx(first.cost.cost_s)
-
-
 def test_pulls_learn_the_speed_of_their_own_links(busy, ask):
     planned = busy.plan(ask(stream=True))
     ticket = busy.core.planner.reserve(ask(stream=True), planned, 0.0)
