@@ -67,7 +67,6 @@ FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
 
 _ALONE = "nothing: the change is made on one gateway alone"
 _NOTHING = "nothing"
-_FAILED_CALL = "nothing: the call has failed"
 _ANOTHER = "another worker is tried; 503 `worker_failed` if none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
