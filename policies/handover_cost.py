@@ -9,6 +9,8 @@ over the sources of a pull.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -55,51 +57,79 @@ class MoveCost(NamedTuple):
         return self.cost_s < self.alone_s
 
 
-def alone_s(fleet: FleetView) -> Column:
-    """Return the cost of each worker alone.
+TERMS: Mapping[str, str] = MappingProxyType(
+    {
+        "queue_wait_s": "Wait for the prefills before this one.",
+        "prefill_s": "Own prefill, divided by the worker's free share of time.",
+        "estimate_s": "Standard error of both, at most half of them, taken off: who gets no prompts learns nothing.",
+        "transfer_s": "Time in which the KV cache moves.",
+        "decode_queue_s": "Time that the decode worker's queue lasts beyond the transfer.",
+        "kv_wait_s": "Wait for KV space.",
+        "stalled_s": "What the prefill costs the streams on its worker, weighted.",
+        "decode_externality_s": "What the answer and the other streams cost each other, weighted.",
+    }
+)
+"""The parts of the cost of one worker, and of a pair. They add up to it."""
+
+
+def alone_terms(fleet: FleetView) -> dict[str, Column]:
+    """Return the cost of each worker alone, by term.
 
     Its prefill delays later prefills (`marginal_cost`'s externality) and every stream that runs there.
     """
-    answer_s = STREAM_WEIGHT * fleet.decode_externality_s
-    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + stalled_s(fleet) + answer_s
+    return {
+        **_first_token(fleet),
+        "kv_wait_s": fleet.kv_wait_s,
+        "stalled_s": stalled_s(fleet),
+        "decode_externality_s": STREAM_WEIGHT * fleet.decode_externality_s,
+    }
+
+
+def pair_terms(
+    prefill: FleetView,
+    decode: FleetView,
+    tokens_per_s: Matrix | float,
+    latency_s: Matrix | float,
+    streams: NDArray[np.bool_] | bool = False,
+) -> dict[str, Matrix]:
+    """Return the cost of each pair, by term, as matrices, or as columns or rows where a term is of one worker.
+
+    The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
+    then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
+    `streams` says which prefill workers have streams, which wait for the prefill.
+    """
+    first = {name: term[:, np.newaxis] for name, term in _first_token(prefill).items()}
+    moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
+    return {
+        **first,
+        "transfer_s": moved_s,
+        "decode_queue_s": np.maximum(decode.queue_wait_s[np.newaxis, :] - (total(first) + moved_s), 0.0),
+        "kv_wait_s": decode.kv_wait_s[np.newaxis, :],
+        "stalled_s": np.where(streams, stalled_s(prefill), 0.0)[:, np.newaxis],
+        "decode_externality_s": STREAM_WEIGHT * decode.decode_externality_s[np.newaxis, :],
+    }
+
+
+def total(terms: Mapping[str, Matrix]) -> Matrix:
+    cost_s, *others = terms.values()
+    for term_s in others:
+        cost_s = np.add(cost_s, term_s)
     return cost_s
+
+
+def _first_token(fleet: FleetView) -> dict[str, Column]:
+    """Return the time to the first token with what it costs later prefills, at the low end of the estimate.
+
+    A worker that gets no long prompts learns nothing about them. Without optimism, one high estimate would last.
+    """
+    wait_s, own_s = fleet.queue_wait_s, fleet.prefill_s / (1.0 - fleet.utilisation)
+    off_s = np.minimum(fleet.error_s, MOST_OFF * (wait_s + own_s))
+    return {"queue_wait_s": wait_s, "prefill_s": own_s, "estimate_s": -off_s}
 
 
 def stalled_s(fleet: FleetView) -> Column:
     cost_s: Column = STREAM_WEIGHT * low_end_s(fleet.prefill_s, fleet.error_s) * fleet.running_requests
     return cost_s
-
-
-def pair_s(
-    prefill: FleetView,
-    decode: FleetView,
-    tokens_per_s: Matrix | float,
-    latency_s: Matrix | float,
-    alike: NDArray[np.bool_] | None = None,
-    stalls_s: Column | None = None,
-) -> Matrix:
-    """Return the cost of each pair.
-
-    The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
-    then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
-    `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams. `alike` says
-    which pairs understand each other's KV cache. Others cost infinitely much.
-    """
-    moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
-    loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s
-    first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
-    cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
-    if stalls_s is not None:
-        cost_s = cost_s + stalls_s[:, np.newaxis]
-    return cost_s if alike is None else np.where(alike, cost_s, np.inf)
-
-
-def _first_token_s(fleet: FleetView) -> Column:
-    """Return the time to the first token with what it costs later prefills, at the low end of the estimate.
-
-    A worker that gets no long prompts learns nothing about them. Without optimism, one high estimate would last.
-    """
-    return low_end_s(fleet.queue_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation), fleet.error_s)
 
 
 def low_end_s(seconds: Matrix | Column, error_s: Matrix | Column) -> Matrix:
@@ -113,7 +143,7 @@ def cheapest_pair(costs_s: Matrix, decode: FleetView, alone: FleetView) -> MoveC
     row, column = divmod(int(costs_s.argmin()), costs_s.shape[1])
     tokens, cost_s = int(decode.uncached_tokens[column]), float(costs_s[row, column])
     loaded_tokens = max(0, int(decode.cached_tokens[column]) + tokens - 1)
-    queue_s, single_s = float(decode.queue_wait_s[column]), float(alone_s(alone).min())
+    queue_s, single_s = float(decode.queue_wait_s[column]), float(total(alone_terms(alone)).min())
     return MoveCost(row, column, tokens, loaded_tokens, 0.0, queue_s, cost_s, single_s, cost_s)
 
 

@@ -20,7 +20,7 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
-from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan
 from router.placement.held_by_worker import HeldByWorker
 from router.placement.request import Request
 from router.placement.tickets import Held, Reject, Ticket
@@ -163,7 +163,7 @@ class SimulatedGateway:
             return None
         now_s = self.time.now_s
         plan = self.core.planner.pair(request, now_s, even_if_dearer=True)
-        if not isinstance(plan, Plan) or not self._pays(plan):
+        if not isinstance(plan, LegPlan) or not self._pays(plan):
             return None
         decode = self.core.planner.reserve(request, plan, now_s)
         prefill = decode.prefill

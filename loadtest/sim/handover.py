@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtest.sim.virtual_time import VirtualTime
 from router.config.model import HandoverConfig
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import LegPlan
 
 CONNECTOR_NAME: Final = "nixl_pull"
 """The workers' KV connector, which decides in what order the steps of a handover come."""
@@ -41,7 +41,7 @@ class HandoverSetting:
         return Network(time, self.tokens_per_s, self.latency_s)
 
 
-RULES: Mapping[str, Callable[[Plan], bool]] = {
+RULES: Mapping[str, Callable[[LegPlan], bool]] = {
     "cost": lambda plan: plan.cost.pays,
     "always": lambda plan: True,
     "never": lambda plan: False,

@@ -1,6 +1,6 @@
 """A plan of a fleet's roles: what one more worker of each would save, and the split that costs least.
 
-The load is that of a period. The arithmetic is in `router.placement.handover.split`, one plan for each set of workers
+The load is that of a period. The arithmetic is in `router.diagnosis.split`, one plan for each set of workers
 that serve the same models.
 """
 
@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, add_fields
+from router.diagnosis.split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s
 from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
 from router.placement.fleet.health import SERVING
 from router.placement.fleet.roles import counts_as
 from router.placement.handover.links import LinkSpeed
-from router.placement.handover.split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s
 
 ROLES = (PREFILL, DECODE, MIXED)
 _BURSTS = (0.25, 4.0)

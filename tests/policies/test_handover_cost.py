@@ -5,13 +5,14 @@ import pytest
 
 from policies.handover_cost import (
     STREAM_WEIGHT,
-    alone_s,
+    TERMS,
+    alone_terms,
     cheapest_pair,
     loaded_s,
-    pair_s,
+    pair_terms,
     pull_cost,
     space_price,
-    stalled_s,
+    total,
 )  # fmt: skip
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
@@ -34,6 +35,14 @@ def fleet(*workers):
         "learned": True,
     }
     return FleetView(NOW, tuple(WorkerView(WorkerId(f"w{n}"), **facts | given) for n, given in enumerate(workers)))
+
+
+def pair_s(prefill, decode, tokens_per_s, latency_s, alike=True, streams=False):
+    return np.where(alike, total(pair_terms(prefill, decode, tokens_per_s, latency_s, streams)), np.inf)
+
+
+def alone_s(fleet):
+    return total(alone_terms(fleet))
 
 
 def cheapest_of(prefill, alone, decode, *speeds, **fields):
@@ -131,8 +140,13 @@ def test_workers_of_different_kinds_are_no_pair():
 def test_streams_on_a_prefill_worker_make_the_pair_dearer():
     prefill, decode = fleet({"running_requests": 4}), fleet(BUSY)
     without = cheapest_of(prefill, decode, decode, FAST, 0.0)
-    cost = cheapest_of(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
+    cost = cheapest_of(prefill, decode, decode, FAST, 0.0, streams=np.array([True]))
     assert cost.cost_s - without.cost_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
+
+
+def test_the_terms_are_those_that_are_described():
+    both = fleet({}, {})
+    assert set(alone_terms(both)) | set(pair_terms(both, both, FAST, 0.0)) == set(TERMS)
 
 
 # pulls

@@ -12,7 +12,7 @@ from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import split
-from policies.handover_terms import TERMS
+from policies.handover_cost import TERMS
 from policies.registry import terms_of
 from router.admin.documents import Body, Shape
 from router.admin.http.problems import invalid

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from policies.handover_cost import Matrix, alone_s
-from policies.handover_terms import alone_terms, pair_terms
+from policies.handover_cost import Matrix, alone_terms, total
 from policies.view import FleetView, WorkerId
 
 SHOWN = 5
@@ -45,26 +43,18 @@ class ExplainedHandover:
 
 
 def explained(
-    senders: FleetView,
-    receivers: FleetView,
-    singles: FleetView,
-    costs_s: Matrix,
-    moved_s: Matrix,
-    streams: Sequence[bool] | NDArray[np.bool_],
+    senders: FleetView, receivers: FleetView, singles: FleetView, terms: Mapping[str, Matrix], costs_s: Matrix
 ) -> ExplainedHandover:
     """Return the explanation of a comparison.
 
-    `costs_s` are those of the pairs, infinite where a pair is not possible, and `moved_s` their transfers. `streams`
-    says which senders have streams of their own.
+    `costs_s` are those of the pairs, infinite where a pair is not possible, and `terms` are their parts.
     """
-
-    def pair(row: int, column: int) -> ExplainedPair:
-        moving_s, has_streams = float(moved_s[row, column]), bool(streams[row])
-        terms = pair_terms(senders, receivers, row, column, moving_s, streams=has_streams)
-        return ExplainedPair(senders.ids[row], receivers.ids[column], float(costs_s[row, column]), terms)
-
+    pairs = tuple(
+        ExplainedPair(senders.ids[row], receivers.ids[column], float(costs_s[row, column]), _at(terms, costs_s, place))
+        for place in _least(costs_s)
+        for row, column in (place,)
+    )
     alone = alone_explained(singles)
-    pairs = tuple(pair(row, column) for row, column in _least(costs_s))
     if not pairs:
         return ExplainedHandover(False, "no two ready workers understand each other's KV cache", (), alone)
     pays = not alone or pairs[0].cost_s < alone[0].cost_s
@@ -73,11 +63,16 @@ def explained(
 
 
 def alone_explained(singles: FleetView) -> tuple[ExplainedWorker, ...]:
-    costs_s = alone_s(singles)
+    terms = alone_terms(singles)
+    costs_s = total(terms)[np.newaxis, :]
     return tuple(
-        ExplainedWorker(singles.ids[place], float(costs_s[place]), alone_terms(singles, place))
-        for _, place in _least(costs_s[np.newaxis, :])
+        ExplainedWorker(singles.ids[place[1]], float(costs_s[place]), _at(terms, costs_s, place))
+        for place in _least(costs_s)
     )
+
+
+def _at(terms: Mapping[str, Matrix], costs_s: Matrix, place: tuple[int, int]) -> dict[str, float]:
+    return {name: float(np.broadcast_to(term, costs_s.shape)[place]) for name, term in terms.items()}
 
 
 def _least(costs_s: Matrix) -> list[tuple[int, int]]:

@@ -36,7 +36,7 @@ class Leg(NamedTuple):
     runs: Literal["first", "after", "beside"] = "first"
 
 
-class Plan(NamedTuple):
+class LegPlan(NamedTuple):
     """The legs of a request that workers share, and the cost. Nothing is reserved yet.
 
     KV cache moves from `source`, to the worker of the last leg. `at_any_cost`: the plan may cost more than one worker.

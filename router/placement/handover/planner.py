@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from backends.vllm.handover.connector import Order
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.offloading_peer import SERVED_TIERS
-from policies.handover_cost import Matrix, MoveCost, cheapest_pair, pair_s, pull_cost, stalled_s
+from policies.handover_cost import Matrix, MoveCost, cheapest_pair, pair_terms, pull_cost, total
 from policies.kv_space import fits
 from policies.view import FleetView
 from policies.wrappers.prefill_lanes import lane_prices_s
@@ -31,7 +30,7 @@ from router.placement.handover.kv_formats import alike_formats, kv_format
 from router.placement.handover.links import Link, LinkKind, Links, Transfer
 from router.placement.handover.plan import (
     Leg,
-    Plan,
+    LegPlan,
     after_transfer,
     choose,
     decoding,
@@ -50,17 +49,12 @@ from router.placement.tickets import Queued, Reject, Ticket
 
 
 class _Pairs(NamedTuple):
-    """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
-
-    `streams` says which senders have streams of their own.
-    """
+    """Both sides of all pairs, the workers for whole requests, and the costs of the pairs, by term and in all."""
 
     senders: DecisionRecord
     receivers: DecisionRecord
     singles: FleetView
-    tokens_per_s: Matrix
-    latency_s: Matrix
-    streams: NDArray[np.bool_]
+    terms: Mapping[str, Matrix]
     costs_s: Matrix
 
     @property
@@ -100,11 +94,11 @@ class HandoverPlanner:
         self,
         request: Request,
         now_s: float,
-        allows: Callable[[Plan], bool],
+        allows: Callable[[LegPlan], bool],
         *,
         within: Container[str] | None = None,
         prefiller: str | None = None,
-    ) -> Plan | DecisionRecord | None:
+    ) -> LegPlan | DecisionRecord | None:
         """Return the plan that delays least, if it costs less than one worker.
 
         `allows` says whether the request's body and what is known of the workers allow a plan. `within` limits the
@@ -114,11 +108,11 @@ class HandoverPlanner:
         pair = pull = None
         if self._config.connector is not None:
             found = self.pair(request, now_s, within=within, prefiller=prefiller)
-            if isinstance(found, Plan):
+            if isinstance(found, LegPlan):
                 pair = found if allows(found) else None
         if pair is None or not pair.at_any_cost:
             pull = self.pull(request, now_s, within=within)
-        if isinstance(pull, Plan):
+        if isinstance(pull, LegPlan):
             if pair is None:
                 return pull if allows(pull) else pull.answer.seen
             return pull if pull.cost.delay_s < pair.cost.cost_s else pair
@@ -134,7 +128,7 @@ class HandoverPlanner:
         within: Container[str] | None = None,
         prefiller: str | None = None,
         even_if_dearer: bool = False,
-    ) -> Plan | Queued | Reject | None:
+    ) -> LegPlan | Queued | Reject | None:
         """Return the cheapest pair of workers for the request if it costs less than one worker; None if it does not.
 
         `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
@@ -160,7 +154,7 @@ class HandoverPlanner:
             Leg(sender, pairs.senders, cost.sender),
             Leg(receiver, pairs.receivers, cost.receiver, "beside" if self._together else "after"),
         )
-        return Plan("handover", legs, sender, cost, at_any_cost)
+        return LegPlan("handover", legs, sender, cost, at_any_cost)
 
     def explain(self, request: Request, now_s: float) -> ExplainedHandover:
         """Return whether two workers would share the request, and what that costs, without changing any state."""
@@ -174,9 +168,7 @@ class HandoverPlanner:
         if pairs is None:
             singles = self._placer.see(request, alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
-        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = pairs
-        moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
-        return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
+        return explained(pairs.senders.fleet, pairs.receivers.fleet, pairs.singles, pairs.terms, pairs.costs_s)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -221,15 +213,14 @@ class HandoverPlanner:
         streams = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
         speeds = self.links["handover"].speeds(prefill.candidates, decode.candidates, now_s)
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
-        stalls_s = np.where(streams, stalled_s(senders.fleet), 0.0)
-        costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s)
-        return _Pairs(senders, receivers, singles, *speeds, streams, costs_s)
+        terms = pair_terms(senders.fleet, receivers.fleet, *speeds, streams)
+        return _Pairs(senders, receivers, singles, terms, np.where(alike, total(terms), np.inf))
 
     # pulls
 
     def pull(
         self, request: Request, now_s: float, *, within: Container[str] | None = None, even_if_dearer: bool = False
-    ) -> Plan | DecisionRecord | None:
+    ) -> LegPlan | DecisionRecord | None:
         """Return the cheapest pull, if it costs less than the policy's worker without one.
 
         Only workers pull into whose KV cache the prompt fits: the policy's and, if the policy minimises seconds, the
@@ -268,7 +259,7 @@ class HandoverPlanner:
 
     def _pull_by(
         self, request: Request, decided: DecisionRecord, row: int, holders: Sequence[Candidate], held: Mapping[int, int]
-    ) -> Plan:
+    ) -> LegPlan:
         """Return the cheapest pull by the worker at `row` from one of `holders`. `held` are tokens by slot."""
         worker, view, now_s = decided.candidates[row], decided.fleet.worker(row), decided.fleet.now_s
         source_tokens = np.array([float(held[one.slot]) for one in holders])
@@ -278,9 +269,9 @@ class HandoverPlanner:
         speed = tokens_per_s[:, 0], latency_s[:, 0]
         own_tokens, decode_s = held.get(worker.slot, 0), decided.request.decode_s
         cost = pull_cost(view, own_tokens, source_tokens, *speed, alike, decode_s)
-        return Plan("pull", (Leg(worker, decided, row),), holders[cost.sender], cost._replace(receiver=row))
+        return LegPlan("pull", (Leg(worker, decided, row),), holders[cost.sender], cost._replace(receiver=row))
 
-    def _elsewhere(self, request: Request, decided: DecisionRecord, here: Plan, there: Plan) -> MoveCost:
+    def _elsewhere(self, request: Request, decided: DecisionRecord, here: LegPlan, there: LegPlan) -> MoveCost:
         """Return the cost of a pull by another worker beside that of the policy's worker without one.
 
         Both have their price by the policy's prefill lanes: of the rest of the prompt there, and of all of it here.
@@ -294,7 +285,7 @@ class HandoverPlanner:
 
     # placements
 
-    def reserve(self, request: Request, plan: Plan, now_s: float) -> Ticket:
+    def reserve(self, request: Request, plan: LegPlan, now_s: float) -> Ticket:
         """Reserve the load of every leg, and return the ticket of the answer; `Ticket.prefill` is that of the prompt.
 
         The blocks of the answer's worker are reserved when they have arrived: until then, another request with this
@@ -368,7 +359,7 @@ class HandoverPlanner:
 
     # transfers
 
-    def transfer(self, ticket: Ticket, now_s: float, pull: Plan | None = None) -> Transfer:
+    def transfer(self, ticket: Ticket, now_s: float, pull: LegPlan | None = None) -> Transfer:
         """Begin to measure a transfer: the request is sent now to the worker that answers.
 
         After a handover, it computes one token behind its queue; after a `pull`, the rest of the prompt.

@@ -12,11 +12,11 @@ from router.diagnosis.checks import worker_roles
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, over_processes
 from router.diagnosis.measurements import Measurements
+from router.diagnosis.split import Split
 from router.diagnosis.split_plan import PoolMember, members, plans
 from router.placement.decision_log.decisions import HandoverLeg
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import LinkSpeed
-from router.placement.handover.split import Split
 from router.placement.learning.speed import Speed, attention
 from tests.support.simulated_conversations import Shape, conversations
 

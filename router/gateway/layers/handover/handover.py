@@ -26,7 +26,7 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
-from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
@@ -55,7 +55,7 @@ class KvHandover(RequestPlan):
         "_outcome", "_params", "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
     )  # fmt: skip
 
-    def __init__(self, handovers: HandoverParts, members: Members, plan: Plan, decode: Ticket) -> None:
+    def __init__(self, handovers: HandoverParts, members: Members, plan: LegPlan, decode: Ticket) -> None:
         assert decode.prefill is not None
         self._handovers = handovers
         self._members = members

@@ -14,7 +14,7 @@ from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.roles import SIDECAR
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import LegPlan
 from router.placement.handover.planner import HandoverPlanner
 from router.placement.request import Request
 
@@ -50,7 +50,7 @@ class KvPlans:
             return None
         handovers, members, api = self._handovers, Members(), ANSWER_APIS[request.path]
 
-        def allows(plan: Plan) -> bool:
+        def allows(plan: LegPlan) -> bool:
             nonlocal members
             try:
                 if plan.kind == "pull":
@@ -65,7 +65,7 @@ class KvPlans:
 
         prefiller = None if handovers is None else handovers.prefiller(request, headers, trusted=trusted)
         plan = self._planner.plan(request, now_s, allows, within=within, prefiller=prefiller)
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, LegPlan):
             return plan
         ticket = self._planner.reserve(request, plan, now_s)
         if plan.kind == "pull":

@@ -18,7 +18,7 @@ from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.core import DecisionCore
 from router.placement.handover.links import Transfer
-from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, Plan, peer_address
+from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan, peer_address
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
@@ -39,7 +39,7 @@ class KvPull(RequestPlan):
 
     __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
 
-    def __init__(self, pulls: Pulls, planned: Plan, ticket: Ticket) -> None:
+    def __init__(self, pulls: Pulls, planned: LegPlan, ticket: Ticket) -> None:
         self._pulls = pulls
         self._planned = planned
         self.ticket: Final = ticket

@@ -8,7 +8,7 @@ from backends.vllm.handover.connector import FactSource
 from backends.vllm.handover.prefiller_header import NAME as PREFILLER
 from backends.vllm.handover.prefiller_header import named_worker
 from router.gateway.layers.handover.prefill_peers import HandoverParts
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import LegPlan
 from router.placement.request import Request
 
 
@@ -20,7 +20,7 @@ class Handovers(HandoverParts):
         named = headers.get(PREFILLER) if trusted else None
         return None if named is None else named_worker(named, self.planner.prefillers(request.model))
 
-    def introduced(self, plan: Plan) -> bool:
+    def introduced(self, plan: LegPlan) -> bool:
         """Return whether enough is known of the planned prefill worker, or its answer will say it."""
         if self.connector.facts_from is not FactSource.BOOTSTRAP or not self.peers.lacks(plan.source):
             return True

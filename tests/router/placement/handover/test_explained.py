@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from policies.handover_cost import pair_s
+from policies.handover_cost import pair_terms, total
 from router.placement.handover.explained import SHOWN, explained
 from tests.policies.test_handover_cost import fleet
 
@@ -10,10 +10,11 @@ FAST = 1e12
 
 def compared(senders, receivers, alike=None):
     prefill, decode = fleet(*senders), fleet(*receivers)
-    costs_s = pair_s(prefill, decode, FAST, 0.0)
+    terms = pair_terms(prefill, decode, FAST, 0.0)
+    costs_s = total(terms)
     if alike is not None:
         costs_s = np.where(np.array(alike), costs_s, np.inf)
-    return explained(prefill, decode, decode, costs_s, np.zeros_like(costs_s), [False] * len(senders))
+    return explained(prefill, decode, decode, terms, costs_s)
 
 
 def test_the_best_pairs_and_workers_come_first_and_their_terms_add_up():

@@ -12,7 +12,7 @@ from router.placement.core import DecisionCore
 from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet
 from router.placement.handover.kv_formats import kv_format
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import LegPlan
 from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.selection import exclusions, select
@@ -79,7 +79,7 @@ def placed(site, ask):
 
 def hand_over(site, request):
     planned = site.core.planner.pair(request, 0.0)
-    assert isinstance(planned, Plan), planned
+    assert isinstance(planned, LegPlan), planned
     return pair_of(site.core.planner.reserve(request, planned, 0.0))
 
 
@@ -408,7 +408,7 @@ def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_l
     placed.fleet.describe("h:1", {}, 1.0, None, "prefill")
     placed.stream(ask(first=5_000), 20)
     planned = placed.core.planner.pair(ask(16_000, first=500_000), 8.0)
-    assert isinstance(planned, Plan)
+    assert isinstance(planned, LegPlan)
     assert planned.cost.alone_s > 0.5 * 60e-6 * 16_000 * (1 + 20 * 0.1)
 
 
@@ -418,4 +418,4 @@ def test_what_both_workers_report_must_be_equal(placed, ask):
     for sender, receiver, paired in ((half, None, True), (half, half, True), (half, full, False), (None, full, True)):
         placed.fleet.probe_succeeded("h:1", replace(facts, connector=sender), 0.0)
         placed.fleet.probe_succeeded("h:3", replace(facts, connector=receiver), 0.0)
-        assert isinstance(placed.core.planner.pair(ask(), 0.0), Plan) is paired
+        assert isinstance(placed.core.planner.pair(ask(), 0.0), LegPlan) is paired

@@ -19,7 +19,7 @@ from router.placement.decision_log.lines import DecisionLine, EventLine, decode
 from router.placement.decision_log.log_replay import LogReplay
 from router.placement.decision_log.recorder import Recorder
 from router.placement.fleet.fleet import Fleet
-from router.placement.handover.plan import Plan, peer_address
+from router.placement.handover.plan import LegPlan, peer_address
 from router.placement.request import Request, Usage
 from router.placement.settings import check
 from router.placement.tickets import Held
@@ -70,7 +70,7 @@ class Site:
 
     def plan(self, request, now_s=0.0):
         planned = self.core.planner.pull(request, now_s)
-        return planned if isinstance(planned, Plan) else None
+        return planned if isinstance(planned, LegPlan) else None
 
     @property
     def decisions(self):
@@ -193,15 +193,15 @@ def test_a_prompt_that_does_not_fit_into_the_kv_cache_is_not_pulled(site, ask, p
     """It would keep the space that others wait for, too, for the time of its transfer."""
     placed = site(1, 2)
     placed.hold(1)
-    assert isinstance(placed.core.planner.pull(ask(), 0.0, within={"h:2"}), Plan)
+    assert isinstance(placed.core.planner.pull(ask(), 0.0, within={"h:2"}), LegPlan)
     tokens = 27_500 * 16 - TOKENS + 1
     filling = Request("f", "/v1/completions", "m", prompt(range(9_000, 9_000 + tokens)), tokens, 0.0)
     ticket = placed.core.dispatcher.dispatch(filling, 0.0, within={"h:2"})
     placed.core.tickets.first_token(ticket, 0.1)
     assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}), DecisionRecord)
-    assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), Plan)
+    assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), LegPlan)
     placed.core.tickets.finished(ticket, Usage(tokens, 1), 0.2)
-    assert isinstance(placed.core.planner.pull(ask(), 0.2, within={"h:2"}), Plan)
+    assert isinstance(placed.core.planner.pull(ask(), 0.2, within={"h:2"}), LegPlan)
 
 
 def beside_a_prefill(site, prompt, **handover):
@@ -251,7 +251,7 @@ def test_another_worker_pulls_only_what_its_lane_allows(site, ask, prompt, lane,
     while not isinstance(lanes, PrefillLanes):
         lanes = lanes.inner
     model_lane = lanes._model_lanes["m"] = ModelLane(0.1)
-    model_lane.plan, model_lane.lane = lane_plan.Plan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
+    model_lane.plan, model_lane.lane = lane_plan.LegPlan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
     planned = placed.plan(ask())
     assert (planned is not None and planned.answer.worker.id == "h:2") is pulls
 
@@ -381,7 +381,7 @@ def test_a_request_that_waits_for_kv_space_does_not_pull_and_one_that_waits_for_
     spec = PolicySpec("marginal_cost")
     busy.core.policies.default.adopt(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
     decided = busy.core.planner.pull(ask(), 0.0)
-    assert isinstance(decided, Plan) is pulls
+    assert isinstance(decided, LegPlan) is pulls
     if not pulls:
         assert isinstance(busy.core.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
 
@@ -421,7 +421,7 @@ def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
         if pair is not None:
             answer = core.planner.reserve(request, pair, now_s)
             tickets = answer.prefill, answer
-        elif isinstance(decided, Plan):
+        elif isinstance(decided, LegPlan):
             tickets = (core.planner.reserve(request, decided, now_s),)
         else:
             tickets = (core.dispatcher.dispatch(request, now_s, decided=decided),)

@@ -11,7 +11,7 @@ from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.decision_log.decisions import DecisionRecord
-from router.placement.handover.plan import Plan
+from router.placement.handover.plan import LegPlan
 from router.placement.request import Request
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.handover.test_pulls import TOKENS, Site
@@ -58,8 +58,8 @@ async def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair
     planner = Fleet().site.core.planner
     pull = MoveCost(0, 0, 100, 100, 0.1, 0.0, cost_s=6.0, alone_s=12.0, delay_s=delay_s)  # it saves more than the pair
     pair = MoveCost(0, 0, 100, 100, 0.0, 0.0, cost_s=0.3, alone_s=4.0, delay_s=0.3)
-    monkeypatch.setattr(planner, "pull", lambda *_, **__: Plan("pull", (), None, pull))
-    monkeypatch.setattr(planner, "pair", lambda *_, **__: Plan("handover", (), None, pair))
+    monkeypatch.setattr(planner, "pull", lambda *_, **__: LegPlan("pull", (), None, pull))
+    monkeypatch.setattr(planner, "pair", lambda *_, **__: LegPlan("handover", (), None, pair))
     assert planner.plan(None, 0.0, lambda plan: True).kind == kind
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router.placement.handover.split import (
+from router.diagnosis.split import (
     MOST_BUSY,
     PhaseLoad,
     Price,
