@@ -11,7 +11,7 @@ from router.placement.defer import Defer, run_now
 from router.placement.fleet.endpoints import Candidate
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.running import LoadReservation
-from router.placement.load.views import ViewBuilder
+from router.placement.load.views import ViewBuilder, match_of
 from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
 from router.placement.request import Request
@@ -96,7 +96,7 @@ class Placer:
         ticket = self._reserve(request, candidate, worker, record, now_s, arrives=after is not None)
         self._counts["dispatched"] += 1
         if after is None:
-            self._tickets.reserve_blocks(ticket, None if found is None else found.match(candidate.slot, row))
+            self._tickets.reserve_blocks(ticket, match_of(found, candidate.slot, row))
         else:
             ticket.residency = seen.residency
         if trial is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -96,24 +96,18 @@ class Selector:
         return self.below_limit(select(self._fleet, request, tried, now_s, within, prefill=prefill))
 
     def below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:
-        if self.limit and isinstance(selection, Selection):
-            return below_concurrency_limit(selection, self.limit, self._running)
-        return selection
+        if not self.limit or not isinstance(selection, Selection):
+            return selection
+        fits = tuple([one for one in selection.candidates if self._running(one) < self.limit])
+        if len(fits) == len(selection.candidates):
+            return selection
+        if not fits:
+            return full(self.limit)
+        trial = selection.trial
+        return Selection(fits, trial if any(one.endpoint is trial for one in fits) else None)
 
     def _running(self, candidate: Candidate) -> int:
         return self._loads.of(candidate).reserved().running_requests
-
-
-def below_concurrency_limit(
-    selection: Selection, limit: int, running: Callable[[Candidate], int]
-) -> Selection | Reject:
-    fits = [candidate for candidate in selection.candidates if running(candidate) < limit]
-    if len(fits) == len(selection.candidates):
-        return selection
-    if not fits:
-        return full(limit)
-    trial = selection.trial
-    return Selection(tuple(fits), trial if trial is not None and any(c.endpoint is trial for c in fits) else None)
 
 
 def trial_first(decision: Decision, trial: FleetEndpoint | None) -> Decision:

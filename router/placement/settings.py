@@ -16,9 +16,8 @@ from router.placement.policies.traffic_routes import DEFAULT, TrafficRoute, boun
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, or
-    side channels without an address, and changes of roles that would help
-    nobody."""
+    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, and side
+    channels without an address."""
     yield from _policy(config.policy, ("policy",))
     for name, policy in config.policies.items():
         if name == DEFAULT:

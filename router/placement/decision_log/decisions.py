@@ -13,7 +13,7 @@ import msgspec
 
 from policies.view import FACTS, Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
-from router.placement.load.views import LookedUpPrefix
+from router.placement.load.views import Found
 from router.residency.exact.difference import Difference
 
 CANDIDATES_KEPT = 524_288
@@ -66,7 +66,7 @@ class DecisionRecord(msgspec.Struct):
     decision: Decision = UNDECIDED
     candidates: tuple[Candidate, ...] = ()
     trial: FleetEndpoint | None = None
-    found: LookedUpPrefix | None = None
+    found: Found | None = None
     ticket_id: int = 0
     attempt: int = 1
     worker: WorkerId = WorkerId("")

@@ -219,14 +219,13 @@ class HandoverPlanner:
     # pulls
 
     def pull(
-        self, request: Request, now_s: float, *, within: Container[str] | None = None, even_if_dearer: bool = False
+        self, request: Request, now_s: float, *, within: Container[str] | None = None
     ) -> LegPlan | DecisionRecord | None:
         """Return the cheapest pull, if it costs less than the policy's worker without one.
 
         Only workers pull into whose KV cache the prompt fits: the policy's and, if the policy minimises seconds, the
-        one that is free first. `even_if_dearer`: return the pull by the policy's worker in any case. Otherwise, and if
-        the policy holds the request for KV space, return the policy's decision, or None if no source was a reason to
-        ask the policy.
+        one that is free first. Otherwise, and if the policy holds the request for KV space, return the policy's
+        decision, or None if no source was a reason to ask the policy.
         """
         prompt = request.prompt
         alone = None if self._config.pulls is None else self._selector.select(request, (), now_s, within)
@@ -247,8 +246,6 @@ class HandoverPlanner:
         row = decided.fleet.row_of(decided.decision.ranked[0])
         assert row is not None, "the policy runner has checked it"
         here = self._pull_by(request, decided, row, holders, held)
-        if even_if_dearer:
-            return here if here.cost.possible else decided
         found = [here] if fits(decided.fleet.worker(row)) else []
         other = free_first(decided)
         if other is not None and other != row:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import msgspec
+from typing import TypeAlias
 
 from policies.view import FleetView, RequestView, RunningShare
 from router.placement.fleet.endpoints import Candidate
@@ -16,17 +15,12 @@ from router.placement.request import Request
 from router.residency.slot_groups import Matches, nothing_known
 from router.residency.view import Match
 
+Found: TypeAlias = Mapping[int, Match] | Matches
+"""The matches of a prompt: by slot, or as arrays by row."""
 
-class LookedUpPrefix(msgspec.Struct, frozen=True):
-    """The matches of a prompt, of which one of the two forms exists: by slot, or as arrays by place."""
 
-    by_slot: Mapping[int, Match] | None
-    by_place: Matches | None
-
-    def match(self, slot: int, place: int) -> Match | None:
-        if self.by_place is not None:
-            return self.by_place.at(place)
-        return None if self.by_slot is None else self.by_slot.get(slot)
+def match_of(found: Found | None, slot: int, row: int) -> Match | None:
+    return found.at(row) if isinstance(found, Matches) else None if found is None else found.get(slot)
 
 
 class ViewBuilder:
@@ -42,7 +36,7 @@ class ViewBuilder:
 
     def build(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
-    ) -> tuple[RequestView, FleetView, LookedUpPrefix | None]:
+    ) -> tuple[RequestView, FleetView, Found | None]:
         prompt = request.prompt
         expected_tokens = self._output_lengths.expected_tokens(request)
         output = Output(expected_tokens, self._output_lengths.mean_tokens)
@@ -59,13 +53,13 @@ class ViewBuilder:
                 matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
             workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
             fleet = FleetView(now_s, workers, self._loads.roster(candidates), None, self.running_share)
-            return view, fleet, None if matches is None else LookedUpPrefix(matches, None)
+            return view, fleet, matches
         cached = nothing_known(len(candidates))
         if prompt is not None and reads_cache:
             cached = self._residency.match_all(prompt, rows.slots)
         columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
         fleet = FleetView(now_s, None, rows.roster, columns, self.running_share)
-        return view, fleet, LookedUpPrefix(None, cached) if reads_cache else None
+        return view, fleet, cached if reads_cache else None
 
     def request_view(
         self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0

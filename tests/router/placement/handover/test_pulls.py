@@ -199,7 +199,6 @@ def test_a_prompt_that_does_not_fit_into_the_kv_cache_is_not_pulled(site, ask, p
     ticket = placed.core.dispatcher.dispatch(filling, 0.0, within={"h:2"})
     placed.core.tickets.first_token(ticket, 0.1)
     assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}), DecisionRecord)
-    assert isinstance(placed.core.planner.pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), LegPlan)
     placed.core.tickets.finished(ticket, Usage(tokens, 1), 0.2)
     assert isinstance(placed.core.planner.pull(ask(), 0.2, within={"h:2"}), LegPlan)
 
