@@ -1,5 +1,8 @@
 """The types that a policy receives and returns. All are immutable.
 
+`Policy` is what to write, and `Decision` what it returns. It receives a `RequestView` and a `FleetView`; how a fleet is
+held follows at the end (`Roster`, `Columns`).
+
 Most are msgspec structs because views are built for every candidate of every request. With 64 candidates, frozen
 dataclasses would cost more than the rest of a decision. `FleetView` holds the facts as arrays, because one object for
 each of 512 candidates would cost more still.
@@ -24,35 +27,69 @@ Column: TypeAlias = NDArray[np.float64]
 """One fact of all candidates, in their order. Token and request counts are whole numbers."""
 
 
-class Roster:
-    """The candidates of a fleet view: their ids, labels and weights, in the order in which they joined.
+RunningShare: TypeAlias = Callable[[WorkerId, RequestView, int], float]
+"""Returns the share of a worker's running requests whose prompts begin with the same number of blocks as a request."""
 
-    Decisions over an unchanged fleet share one roster. Without `weights`, all are 1.
+
+class Policy(Protocol):
+    """A routing rule. Each process has one object, built from its parameters and a seeded `random.Random`.
+
+    `decide` must not change the policy's state, because `explain` calls it, too. It may draw from the random source.
+    State changes in `observe`, which is optional and receives every lifecycle event. The optional `statistics()`
+    returns a dict of JSON values for operators. The optional class attribute `terms` describes each term of the cost
+    in one line, and `wrapped = True` puts `hold` and `lanes` around the rule by default. With the class attribute
+    `prices_in_seconds = True` a rule adds `FleetView.lane_price_s` to its costs.
     """
 
-    __slots__ = ("_places", "equal_weights", "ids", "labels", "weights")
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision: ...
 
-    def __init__(
-        self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]], weights: Sequence[float] = ()
-    ) -> None:
-        self.ids = ids
-        self.labels = labels
-        self.weights: Sequence[float] = weights or (1.0,) * len(ids)
-        self.equal_weights = len(set(self.weights)) <= 1
-        """Whether all have the same weight."""
-        self._places: dict[WorkerId, int] = {}
 
-    @property
-    def places(self) -> Mapping[WorkerId, int]:
-        if not self._places:
-            self._places = {worker: place for place, worker in enumerate(self.ids)}
-        return self._places
+class Decision(msgspec.Struct, frozen=True):
+    """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Roster:
-        return self
+    `costs` are the costs of the first workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
+    policies without a cost, and has none for workers that prefill lanes left out and ranked last. `terms` holds the
+    named parts of each worker's cost. `policies.ranking` makes decisions from arrays, with a ranking that is sorted
+    when it is read.
 
-    def __reduce__(self) -> tuple[type[Roster], tuple[object, ...]]:
-        return Roster, (self.ids, self.labels, self.weights)
+    With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
+    `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
+    placed at once: an earlier attempt has failed, or the limit of held requests is reached.
+    """
+
+    ranked: Sequence[WorkerId]
+    reason: str
+    costs: Sequence[float] = ()
+    unit: str = ""
+    terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    hold_s: float = 0.0
+    until_prefills_done: bool = True
+
+
+class LifecycleEventKind(StrEnum):
+    """The lifecycle events that a stateful policy can follow."""
+
+    RESERVED = "reserved"
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class LifecycleEvent(msgspec.Struct, frozen=True):
+    """An event in the life of `request` on `worker` at `now_s`.
+
+    `cached_tokens` is the number that a finished response reported. `placed` and `fleet` are set for `RESERVED`: the
+    views of the chosen worker and of all candidates at the decision, without the new request. They are None for a part
+    of a KV handover, about which no policy decided.
+    """
+
+    kind: LifecycleEventKind
+    request: RequestView
+    worker: WorkerId
+    now_s: float
+    cached_tokens: int | None = None
+    placed: WorkerView | None = None
+    fleet: FleetView | None = None
 
 
 FACTS: dict[str, type[int] | type[float]] = {
@@ -61,22 +98,6 @@ FACTS: dict[str, type[int] | type[float]] = {
     if field.type in (int, float) and field.name != "weight"
 }
 """The facts of `WorkerView` that are one number per worker, with its type. As arrays they are one `Column` each."""
-
-
-class Columns(msgspec.Struct, frozen=True):
-    """The facts of `WorkerView`, in the order of a roster. `arrays` has one array for each of `FACTS`.
-
-    `cached_tokens_by_tier` is by place, for the candidates where it is known.
-    """
-
-    arrays: dict[str, Column]
-    residency: Sequence[Residency]
-    learned: bool
-    cached_tokens_by_tier: Mapping[int, Mapping[str, int]]
-
-
-RunningShare: TypeAlias = Callable[[WorkerId, RequestView, int], float]
-"""Returns the share of a worker's running requests whose prompts begin with the same number of blocks as a request."""
 
 
 class Fact:
@@ -256,62 +277,44 @@ class FleetView:
         return hash((self.now_s, self.ids))
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
+class Roster:
+    """The candidates of a fleet view: their ids, labels and weights, in the order in which they joined.
 
-    `costs` are the costs of the first workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
-    policies without a cost, and has none for workers that prefill lanes left out and ranked last. `terms` holds the
-    named parts of each worker's cost. `policies.ranking` makes decisions from arrays, with a ranking that is sorted
-    when it is read.
-
-    With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
-    `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
-    placed at once: an earlier attempt has failed, or the limit of held requests is reached.
+    Decisions over an unchanged fleet share one roster. Without `weights`, all are 1.
     """
 
-    ranked: Sequence[WorkerId]
-    reason: str
-    costs: Sequence[float] = ()
-    unit: str = ""
-    terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
-    hold_s: float = 0.0
-    until_prefills_done: bool = True
+    __slots__ = ("_places", "equal_weights", "ids", "labels", "weights")
+
+    def __init__(
+        self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]], weights: Sequence[float] = ()
+    ) -> None:
+        self.ids = ids
+        self.labels = labels
+        self.weights: Sequence[float] = weights or (1.0,) * len(ids)
+        self.equal_weights = len(set(self.weights)) <= 1
+        """Whether all have the same weight."""
+        self._places: dict[WorkerId, int] = {}
+
+    @property
+    def places(self) -> Mapping[WorkerId, int]:
+        if not self._places:
+            self._places = {worker: place for place, worker in enumerate(self.ids)}
+        return self._places
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Roster:
+        return self
+
+    def __reduce__(self) -> tuple[type[Roster], tuple[object, ...]]:
+        return Roster, (self.ids, self.labels, self.weights)
 
 
-class LifecycleEventKind(StrEnum):
-    """The lifecycle events that a stateful policy can follow."""
+class Columns(msgspec.Struct, frozen=True):
+    """The facts of `WorkerView`, in the order of a roster. `arrays` has one array for each of `FACTS`.
 
-    RESERVED = "reserved"
-    FIRST_TOKEN = "first_token"
-    FINISHED = "finished"
-    FAILED = "failed"
-
-
-class LifecycleEvent(msgspec.Struct, frozen=True):
-    """An event in the life of `request` on `worker` at `now_s`.
-
-    `cached_tokens` is the number that a finished response reported. `placed` and `fleet` are set for `RESERVED`: the
-    views of the chosen worker and of all candidates at the decision, without the new request. They are None for a part
-    of a KV handover, about which no policy decided.
+    `cached_tokens_by_tier` is by place, for the candidates where it is known.
     """
 
-    kind: LifecycleEventKind
-    request: RequestView
-    worker: WorkerId
-    now_s: float
-    cached_tokens: int | None = None
-    placed: WorkerView | None = None
-    fleet: FleetView | None = None
-
-
-class Policy(Protocol):
-    """A routing rule. Each process has one object, built from its parameters and a seeded `random.Random`.
-
-    `decide` must not change the policy's state, because `explain` calls it, too. It may draw from the random source.
-    State changes in `observe`, which is optional and receives every lifecycle event. The optional `statistics()`
-    returns a dict of JSON values for operators. The optional class attribute `terms` describes each term of the cost
-    in one line, and `wrapped = True` puts `hold` and `lanes` around the rule by default. With the class attribute
-    `prices_in_seconds = True` a rule adds `FleetView.lane_price_s` to its costs.
-    """
-
-    def decide(self, request: RequestView, fleet: FleetView) -> Decision: ...
+    arrays: dict[str, Column]
+    residency: Sequence[Residency]
+    learned: bool
+    cached_tokens_by_tier: Mapping[int, Mapping[str, int]]
