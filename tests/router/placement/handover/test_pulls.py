@@ -24,6 +24,7 @@ from router.placement.request import Request, Usage
 from router.placement.settings import check
 from router.placement.tickets import Held
 from router.residency.residency_map import ResidencyMap
+from tests.router.placement.test_decision_log import Lines
 from tests.support.kv_wire import Wire
 
 WIRE = Wire(block_size=16)
@@ -323,19 +324,6 @@ def test_the_trial_of_a_worker_is_no_pull(site, ask, facts):
         placed.fleet.probe_failed("h:2", "down", 1.0)
     placed.fleet.probe_succeeded("h:2", facts(), 1_000.0)
     assert placed.plan(ask(), 1_000.0) is None
-
-
-class Lines:
-    """A sink of a decision log, in memory."""
-
-    full = False
-
-    def __init__(self):
-        self.lines = []
-
-    def write(self, line):
-        self.lines.append(line)
-        return True
 
 
 def test_the_policy_decides_once_about_a_request_that_pulls(busy, ask):
