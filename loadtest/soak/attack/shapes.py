@@ -126,7 +126,7 @@ FIELDS: dict[str, Callable[[int], str]] = {
     "metadata": lambda size_bytes: f'"metadata":{{"a":{_repeated(chr(34) * 2, size_bytes, "0")}}}',
 }
 """Shapes for other fields beside a short prompt: size -> one or more members of the body."""
-JSON_SHAPES = (*PROMPTS, *FIELDS, "nan", "not_json")
+JSON_SHAPES = (*PROMPTS, *FIELDS, "nan", "utf16", "not_json")
 MULTIPART_SHAPES = (
     "file",
     "half_boundaries",
@@ -152,6 +152,9 @@ def build(path: str, shape: str, size_bytes: int, model: str, word: str) -> Body
     """
     if shape in MULTIPART_SHAPES:
         return Body(path, _multipart(shape, size_bytes, model), f"multipart/form-data; boundary={_BOUNDARY}")
+    if shape == "utf16":
+        text = _object(path, "short_messages", size_bytes // 2, model, word)
+        return Body(path, text.encode("utf-16"))
     if shape == "nan":
         return Body(path, (_object(path, "empty_lists", size_bytes, model, word)[:-1] + ',"top_p":NaN}').encode())
     if shape == "not_json":

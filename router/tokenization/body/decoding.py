@@ -7,7 +7,6 @@ floats and digits bound the time; `router.tokenization.body.bounds` has those of
 from __future__ import annotations
 
 import json
-from codecs import BOM_UTF8
 from secrets import randbelow
 
 from backends.foreign_json import json_decoder
@@ -105,28 +104,6 @@ def all_fields(body: bytes) -> BodyFields:
     except (ValueError, RecursionError):
         budget.left = MOST_FLOATS
         return python_fields(body, budget)
-
-
-def plain_utf8(body: bytes) -> bytes:
-    """Return a JSON body without a byte order mark.
-
-    Raises:
-        RequestError: INVALID_BODY; it is in UTF-16 or UTF-32, which RFC 8259 rules out and vLLM's parser reads.
-            INVALID_JSON; it is small, and in no encoding JSON.
-    """
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8":
-        return body
-    if encoding == "utf-8-sig":
-        return body[len(BOM_UTF8) :]
-    if len(body) <= UNSAMPLED_BYTES:
-        try:
-            json.loads(body)
-        except RecursionError:
-            pass
-        except ValueError as error:
-            raise RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.") from None
-    raise RequestError(ErrorKind.INVALID_BODY, "The JSON of a request body must be in UTF-8.")
 
 
 def python_fields(body: bytes, budget: FloatBudget) -> BodyFields:

@@ -7,7 +7,8 @@ its result:
 - Of a larger body, one with many elements or one without a prompt, only the small fields are decoded: `json_spans`
   finds their places. `ParsedBody.decoded` decodes the prompt, off the event loop and within bounds: objects take up to
   forty times the bytes of their JSON.
-- A body that only Python's parser accepts (NaN, lone surrogates) is read by that parser if it is small.
+- A body that only Python's parser accepts (NaN, lone surrogates, UTF-16 and UTF-32) is read by that parser if it is
+  small.
 - Any larger body is read step by step (`large_json`).
 """
 
@@ -20,14 +21,8 @@ from typing import TypeAlias
 from xxhash import xxh3_128_intdigest
 
 from router.errors import RequestError
-from router.tokenization.body.decoding import (
-    INLINE_FLOATS,
-    CostlyBody,
-    FloatBudget,
-    inline_fields,
-    plain_utf8,
-    python_fields,
-)
+from router.tokenization.body.decoding import INLINE_FLOATS, CostlyBody, FloatBudget, inline_fields, python_fields
+from router.tokenization.body.encodings import finished, utf8_steps
 from router.tokenization.body.fields import BodyFields
 from router.tokenization.body.json_spans import (
     FIELDS,
@@ -38,7 +33,7 @@ from router.tokenization.body.json_spans import (
     invalid_json,
 )
 from router.tokenization.body.known_bodies import KnownBodies, KnownStart, new_messages
-from router.tokenization.body.large_json import BodySurvey, LargeObjectScan, finished
+from router.tokenization.body.large_json import BodySurvey, LargeObjectScan
 from router.tokenization.body.parsed_body import CHAT_PATH, PROMPT_PATHS, ParsedBody
 
 Places: TypeAlias = Mapping[str, tuple[int, int]]
@@ -131,8 +126,8 @@ def _by_python(path: str, body: bytes) -> ParsedBody:
     """
     if len(body) > PYTHON_BYTES:
         raise UnreadBody
-    text = plain_utf8(body)
     try:
+        text = finished(utf8_steps(body))
         fields = python_fields(text, FloatBudget(INLINE_FLOATS))
     except (CostlyBody, RecursionError):
         return finished(parse_steps(path, body))
@@ -142,7 +137,13 @@ def _by_python(path: str, body: bytes) -> ParsedBody:
         if path in PROMPT_PATHS:
             raise
         fields = BodyFields()
-    return ParsedBody(path, fields, text, xxh3_128_intdigest(text))
+    parsed = ParsedBody(path, fields, text, xxh3_128_intdigest(text))
+    parsed.converted = _is_other(body, text)
+    return parsed
+
+
+def _is_other(body: bytes, text: bytes) -> bool:
+    return text is not body and not body.endswith(text)
 
 
 def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
@@ -153,7 +154,10 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
     Raises:
         RequestError: INVALID_JSON; INVALID_BODY for a field whose type no vLLM accepts, and for thousands of members.
     """
-    text = plain_utf8(body)
+    try:
+        text = yield from utf8_steps(body)
+    except ValueError as error:
+        raise invalid_json(error) from None
     survey = BodySurvey()
     yield from survey.steps(text)
     skim = LargeObjectScan(text, FIELDS)
@@ -168,6 +172,7 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
     parsed = ParsedBody(path, spans.small_fields(), text, survey.digest, spans, survey)
     if parsed.transfer_field is None:
         parsed.transfer_field = yield from _transfer_field_steps(text, skim.spans)
+    parsed.converted = _is_other(body, text)
     return parsed
 
 

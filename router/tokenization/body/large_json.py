@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Generator
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from xxhash import xxh3_128
 
@@ -37,18 +37,7 @@ _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _decode_name = json_decoder(str).decode
 
-T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, int]
-
-
-def finished(steps: Generator[None, None, T]) -> T:
-    """Run all steps at once; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 class LargeObjectScan:

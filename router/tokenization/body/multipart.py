@@ -12,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
-from router.tokenization.body.large_json import finished
+from router.tokenization.body.encodings import finished
 
 MAX_PARTS = 1_000
 """As many fields as Starlette reads."""

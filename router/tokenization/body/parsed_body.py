@@ -63,7 +63,7 @@ class ParsedBody:
     does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
     `transfer_field` names the field that tells a KV or encoder connector what to transfer, None if there is none.
 
-    `body` is the client's, without a byte order mark; `release` drops it.
+    `body` is in UTF-8. It is the client's unless `converted`, which is True for UTF-16 and UTF-32. `release` drops it.
     `survey` describes a body that was read in steps. `known` is the start that the body shares with an earlier one;
     with `searched`, one was looked for.
 
@@ -72,7 +72,7 @@ class ParsedBody:
     """
 
     __slots__ = (
-        "answers", "body", "cache_salt", "decoded_part", "digest", "fields", "form", "has_prompt",
+        "answers", "body", "cache_salt", "converted", "decoded_part", "digest", "fields", "form", "has_prompt",
         "has_tools", "is_json", "known", "max_tokens", "model", "previous_response_id", "priority", "reads_cache",
         "searched", "session_id", "size_bytes", "stream", "survey", "task", "transfer_field",
     )  # fmt: skip
@@ -98,6 +98,7 @@ class ParsedBody:
         self.fields = fields
         self.body: bytes | None = body
         self.is_json = True
+        self.converted = False
         self.form: Form | None = None
         self.known = known
         self.searched = searched

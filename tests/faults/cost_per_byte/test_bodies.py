@@ -43,8 +43,12 @@ def pairs(table):
 
 
 def named(data, number):
-    """Return the body with a unique word, so that no cache helps."""
-    return data.replace(b"WORDWORD", b"%08d" % number, 1)
+    """Return the body with a unique word, so that no cache helps. In a UTF-16 body the word has the same encoding."""
+    for codec in ("ascii", "utf-16-le"):
+        place = "WORDWORD".encode(codec)
+        if place in data:
+            return data.replace(place, f"{number:08d}".encode(codec), 1)
+    return data
 
 
 def maker(bench, path, shape, model, size=BODY_BYTES, chunked=False):

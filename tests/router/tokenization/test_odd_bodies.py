@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from router.errors import ErrorKind, RequestError
+from router.errors import RequestError
+from router.tokenization.body.encodings import STEP_BYTES, finished, utf8_steps
 from router.tokenization.body.intake import parse
 from router.tokenization.body.parsed_body import CHAT_PATH, MESSAGES_PATH, ParsedBody
 
@@ -70,6 +71,7 @@ WHOLE = {
     "half a character": lambda body: body.decode().encode("utf-16")[:-1],
     "utf-7": lambda body: body.decode().encode("utf-7"),
 }
+ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
 
 
 def of_size(size: int, member: bytes) -> bytes:
@@ -91,7 +93,8 @@ def sent(path: str, body: bytes) -> tuple[ParsedBody, dict] | None:
         parsed = parse(path, body)
     except RequestError:
         return None
-    found = by_python(body)
+    forwarded = parsed.body if parsed.converted else body
+    found = by_python(forwarded or b"")
     return None if found is None else (parsed, found)
 
 
@@ -131,15 +134,24 @@ def test_a_body_has_the_verdict_of_python_at_every_size(name: str, size: int) ->
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("path", [CHAT_PATH, EMBEDDINGS])
-def test_json_is_read_in_utf8_alone_at_every_size(path: str, size: int) -> None:
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_encoding_is_read_at_every_size(encoding: str, size: int) -> None:
     for name in ("plain", "nan", "transfer beside nan", "salt before nan", "two names", "pair"):
-        text = of_size(size // 3, MEMBERS[name]).decode()
-        check(path, text.encode("utf-8-sig"))
-        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
-            with pytest.raises(RequestError) as caught:
-                parse(path, text.encode(encoding))
-            assert caught.value.kind is ErrorKind.INVALID_BODY, "not left to the worker, which would read it"
+        check(CHAT_PATH, of_size(size // 3, MEMBERS[name]).decode().encode(encoding))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"a":"é日🦊"}', "[" + "🦊" * STEP_BYTES + "]"])
+@pytest.mark.parametrize("encoding", ["utf-8", *ENCODINGS])
+def test_steps_convert_like_one_call(text: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = text.encode(encoding)
+    for step in (3, 4, 1_001) if len(body) < 100 else (STEP_BYTES,):
+        monkeypatch.setattr("router.tokenization.body.encodings.STEP_BYTES", step)
+        assert finished(utf8_steps(body)) == text.encode()
+
+
+def test_plain_utf8_is_not_copied() -> None:
+    body = b'{"a":1}'
+    assert finished(utf8_steps(body)) is body
 
 
 def test_numbers_that_are_no_numbers_are_no_limits() -> None:

@@ -129,8 +129,13 @@ class IdentifyStage:
         return response_id
 
     def _admit(self, outbound: OutboundRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
-        """Apply the operator's names, check that the caller may send these fields, and prepare the rewrites."""
+        """Apply the operator's names, check that the caller may send these fields, and prepare the rewrites.
+
+        A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed.
+        """
         caller = outbound.caller
+        if parsed.converted and parsed.body is not None:
+            outbound.body, outbound.withheld = parsed.body, caller.withheld_salted
         self.models.name(outbound, parsed, counted=counted)
         salt = admit(outbound.route, caller, outbound.body, parsed)
         if salt is not None:

@@ -107,13 +107,11 @@ async def test_a_clients_salt_is_part_of_the_digest_in_any_spelling(gate, path, 
 
 
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/embeddings"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("size", [0, 300_000, 1_500_000])
-async def test_a_body_is_salted_behind_a_byte_order_mark_and_refused_in_other_encodings(gate, path, size):
+async def test_a_body_in_any_encoding_is_salted(gate, path, encoding, size):
     body = BODY[:-1].decode() + ',"x":"' + "x" * size + '","y":NaN}'
-    assert (await gate.ask(post(path, body.encode("utf-8-sig"), bearer(ALICE)))).status == 200
-    for encoding in ("utf-16", "utf-16-le", "utf-32"):
-        reply = await gate.ask(post(path, body.encode(encoding), bearer(ALICE)))
-        assert (reply.status, reply.code) == (400, "invalid_body")
+    assert (await gate.ask(post(path, body.encode(encoding), bearer(ALICE)))).status == 200
     assert sent_salts(gate) == [salt_of("alice")]
 
 
