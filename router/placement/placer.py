@@ -6,7 +6,7 @@ import itertools
 
 from policies.view import LifecycleEvent, LifecycleEventKind, Residency, WorkerView
 from router.placement.comparison import prediction
-from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
+from router.placement.decision_log.decisions import UNDECIDED, DecisionLog, DecisionRecord
 from router.placement.defer import Defer, run_now
 from router.placement.fleet.endpoints import Candidate
 from router.placement.load.fleet_load import WorkerLoads
@@ -55,6 +55,7 @@ class Placer:
             request.counted,
             view,
             fleet,
+            UNDECIDED,
             candidates=selection.candidates,
             trial=selection.trial,
             found=found,

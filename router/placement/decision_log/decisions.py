@@ -63,7 +63,7 @@ class DecisionRecord(msgspec.Struct):
     counted: bool
     request: RequestView
     fleet: FleetView
-    decision: Decision = UNDECIDED
+    decision: Decision
     candidates: tuple[Candidate, ...] = ()
     trial: FleetEndpoint | None = None
     found: Found | None = None

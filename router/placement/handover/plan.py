@@ -88,9 +88,9 @@ def peer_address(candidate: Candidate) -> tuple[str, int] | None:
 
 def decoding(alone: Selection, connector: str | None) -> tuple[Selection | None, Selection | None]:
     """Return the workers among the candidates that may receive a KV cache: those that are ready, and one on trial."""
-    decoding = [one for one in alone.candidates if receives(one.endpoint.role, one.endpoint.labels, connector)]
-    ready = tuple(one for one in decoding if one.endpoint is not alone.trial)
-    on_trial = tuple(one for one in decoding if one.endpoint is alone.trial)
+    able = [one for one in alone.candidates if receives(one.endpoint.role, one.endpoint.labels, connector)]
+    ready = tuple(one for one in able if one.endpoint is not alone.trial)
+    on_trial = tuple(one for one in able if one.endpoint is alone.trial)
     return Selection(ready) if ready else None, Selection(on_trial, alone.trial) if on_trial else None
 
 
