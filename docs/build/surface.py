@@ -20,7 +20,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "Config.workers Config.discovery",
         ("operator", "names the models"): "Model.* Config.models Config.model_dir Config.tokenizer "
         "Config.trust_request_chat_template Residency.self_test Residency.kv_events Residency.relearn Config.residency",
-        ("operator", "chooses how requests are placed"): "Policy.* RouteMatch.* Route.* RouteQueue.* Slo.* "
+        ("operator", "chooses how requests are placed"): "Policy.* RouteMatch.* Route.* Slo.* "
         "Config.policy Config.policies Config.routes Handover.* Config.handover Config.observe_usage",
         ("operator", "bounds memory, connections and requests"): "RateLimits.* Limits.* Config.limits "
         "Residency.memo_bytes Residency.approximate_bytes Config.processes Config.decisions_kept",
@@ -57,7 +57,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "limit_admitted_requests",
         ("operator", "a how-to"): "handovers pulls handover_seconds worker_deaths fallbacks redials requests_by_key "
         "rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
-        "worker_stuck_kv_tokens late_probes traces replica_faults sidecar_registered",
+        "late_probes traces replica_faults sidecar_registered",
         ("operator", "how long requests waited without a worker"): "queue_seconds",
         ("test", "soaks and faults look for leaks and for what workers were asked"): "tasks probes self_tests",
     },

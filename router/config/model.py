@@ -234,16 +234,6 @@ class RouteMatch(Section, frozen=True):
     """The priority, compared like prompt_tokens. It is 0 for callers that may not set one."""
 
 
-class RouteQueueConfig(Section, frozen=True):
-    """How requests of one route wait while no worker is ready, or while the route is at its limit."""
-
-    max_requests: Count | None = None
-    """Requests of the route that may wait at once, over all processes. Default: only limits.max_queued_requests
-    applies."""
-    max_s: Annotated[float, Meta(ge=0)] | None = None
-    """Longest wait. 0: no request waits. Default: timeouts.queue_s."""
-
-
 class RouteConfig(Section, frozen=True):
     """Which policy decides for which requests. The first route that matches wins; the last one takes all others."""
 
@@ -256,10 +246,13 @@ class RouteConfig(Section, frozen=True):
     split: dict[str, Positive] = field(default_factory=dict)
     """Policies by weight, in place of `policy`: {chat: 90, batch: 10} gives a tenth of the sessions to batch."""
     max_requests: Count = 0
-    """Requests of the route on workers at once, over all processes. A further request waits in the route's queue. 0: no
+    """Requests of the route on workers at once, over all processes. A further request waits. 0: no
     limit. Each process has its share, and at least 1: with more processes than this, it is their number."""
-    queue: RouteQueueConfig = field(default_factory=RouteQueueConfig)
-    """Waiting for a worker."""
+    max_queued_requests: Count | None = None
+    """Requests of the route that may wait for a worker at once, over all processes. Default: only
+    limits.max_queued_requests applies."""
+    queue_s: Annotated[float, Meta(ge=0)] | None = None
+    """Longest wait for a worker. 0: no request waits. Default: timeouts.queue_s."""
     slo: SloConfig = field(default_factory=SloConfig)
     """Service levels."""
     shadow: tuple[str, ...] = ()

@@ -360,7 +360,7 @@ GATEWAY = (
         "route_refuses", ADVICE, "gateway", risen("route_refusals", 5, "route"),
         "The route {route} refuses requests", "Routes refuse requests.",
         "Its queue is full, or its requests wait too long.",
-        fixed("raise the route's limits.max_requests or queue.max_s, if the workers have room"), alert_after="5m",
+        fixed("raise the route's max_requests or queue_s, if the workers have room"), alert_after="5m",
         finding_after_s=30.0,
     ),
 )  # fmt: skip

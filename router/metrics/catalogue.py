@@ -176,8 +176,6 @@ _TABLE = {
     "gauge max worker_requests{worker,state}": "Requests on the worker, as it last reported, by state: running or "
     "waiting.",
     "gauge max worker_kv_usage_ratio{worker}": "Share of the worker's KV cache in use, as it last reported.",
-    "counter max worker_prefix_tokens{worker,kind}": "Prompt tokens in the worker's cache, as it last reported, by "
-    "kind: queried (looked up) or hit (found).",
     # roles, for autoscalers
     "gauge experimental max desired_replicas{role}": "Workers that the load of a role needs, by the targets in "
     "`scaling`.",

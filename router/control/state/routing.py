@@ -78,9 +78,9 @@ class ProcessShare(NamedTuple):
     def _route(self, route: RouteConfig) -> RouteConfig:
         limit = route.max_requests
         at_once, more = divmod(limit, self.processes)
-        queued = route.queue.max_requests
+        queued = route.max_queued_requests
         return replace(
             route,
             max_requests=max(min(1, limit), at_once + (self.process < more)),
-            queue=replace(route.queue, max_requests=None if queued is None else math.ceil(queued / self.processes)),
+            max_queued_requests=None if queued is None else math.ceil(queued / self.processes),
         )

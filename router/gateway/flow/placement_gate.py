@@ -219,7 +219,7 @@ class PlacementGate:
     def queue_s(self, outbound: OutboundRequest) -> float:
         """Return the longest time that the request may be queued, in seconds."""
         route = self._route_of(outbound)
-        return self.longest_wait_s if route is None or route.config.queue.max_s is None else route.config.queue.max_s
+        return self.longest_wait_s if route is None or route.config.queue_s is None else route.config.queue_s
 
     def queue_expired(self, outbound: OutboundRequest, now_s: float) -> Ticket | RequestError:
         """Place a request that has waited for room for too long on a fallback's worker.

@@ -26,7 +26,7 @@ class RouteQueue:
     def __init__(self, config: RouteConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
         self._limit = config.max_requests
-        self._longest = config.queue.max_requests
+        self._longest = config.max_queued_requests
         self._loop = loop
         self._waiting: dict[WaitingRequest, None] = {}
         self._elsewhere: set[WaitingRequest] = set()
@@ -42,7 +42,7 @@ class RouteQueue:
         """Use another limit and queue. Requests that the new limit admits are offered."""
         self.config = config
         self._limit = config.max_requests
-        self._longest = config.queue.max_requests
+        self._longest = config.max_queued_requests
         self._offer_soon()
 
     @property
@@ -146,5 +146,4 @@ class RouteQueues:
 
 
 def limited(route: RouteConfig) -> bool:
-    queue = route.queue
-    return bool(route.max_requests) or queue.max_requests is not None or queue.max_s is not None
+    return bool(route.max_requests) or route.max_queued_requests is not None or route.queue_s is not None

@@ -51,15 +51,21 @@ PATCH = "/admin/v1/workers/a:1"
 
 
 async def test_a_patch_changes_what_it_names_and_null_is_the_default(client, system):
-    events = {"endpoint": "tcp://a:5557", "topic": "kv"}
+    events = {"endpoint": "tcp://a:5557", "replay_endpoint": "tcp://a:5558"}
     await client.post("/admin/v1/workers", json={"url": "http://a:1", "labels": {"rack": "7"}, "kv_events": events})
     endpoint = system.fleet.get("a:1")
-    body = {"name": "left", "weight": 0.5, "role": "prefill", "labels": {"zone": "b"}, "kv_events": {"topic": None}}
+    body = {
+        "name": "left",
+        "weight": 0.5,
+        "role": "prefill",
+        "labels": {"zone": "b"},
+        "kv_events": {"replay_endpoint": None},
+    }
     shown = (await client.patch(PATCH, json=body)).json()
     assert (shown["name"], shown["weight"], shown["role"]) == ("left", 0.5, "prefill")
     assert shown["labels"] == {"rack": "7", "zone": "b"}
     worker = system.control.state.settings.workers["a:1"]
-    assert (worker.kv_events.endpoint, worker.kv_events.topic) == ("tcp://a:5557", "")
+    assert (worker.kv_events.endpoint, worker.kv_events.replay_endpoint) == ("tcp://a:5557", None)
     body = {"name": None, "weight": None, "labels": {"rack": None}, "kv_events": None}
     shown = (await client.patch(PATCH, json=body)).json()
     assert (shown["name"], shown["weight"], shown["role"], shown["labels"]) == (None, 1.0, "prefill", {"zone": "b"})
@@ -94,7 +100,7 @@ async def test_a_merge_patch_may_be_declared_as_one(client, system):
         ({"weight": -1}, "$.weight"),
         ({"url": "http://b:1"}, "unknown field `url`"),
         ({"labels": {"lane": "fast"}}, "'fast' is no lane"),
-        ({"kv_events": {"topic": "x"}}, "missing required field `endpoint`"),
+        ({"kv_events": {"replay_endpoint": "tcp://a:1"}}, "missing required field `endpoint`"),
         ({"kv_events": {"endpoint": "x"}}, "is not a ZeroMQ address"),
         ({"name": "right"}, "is the name of http://b:1 already"),
     ],

@@ -18,7 +18,7 @@ LIMITED = [{"name": "eval", "match": {"header": {"x-team": "eval"}}, "max_reques
 
 
 def limited(**queue):
-    return [{**LIMITED[0], "queue": queue}, LIMITED[1]]
+    return [{**LIMITED[0], **queue}, LIMITED[1]]
 
 
 def figures(gate, route="eval"):
@@ -68,7 +68,7 @@ async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
 
 async def test_a_full_queue_refuses(rig):
     go = asyncio.Event()
-    gate = await rig(after(go), routes=limited(max_requests=1))
+    gate = await rig(after(go), routes=limited(max_queued_requests=1))
     clients = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     clients += await send(gate, team("eval"))
@@ -84,7 +84,7 @@ async def test_a_full_queue_refuses(rig):
 
 async def test_a_route_without_a_queue_refuses_at_once(rig):
     go = asyncio.Event()
-    gate = await rig(after(go), routes=limited(max_s=0))
+    gate = await rig(after(go), routes=limited(queue_s=0))
     (client,) = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
@@ -95,7 +95,7 @@ async def test_a_route_without_a_queue_refuses_at_once(rig):
 
 async def test_a_wait_ends_after_the_routes_own_time(rig):
     go = asyncio.Event()
-    gate = await rig(after(go), routes=limited(max_s=0.1))
+    gate = await rig(after(go), routes=limited(queue_s=0.1))
     (client,) = await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["running"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
@@ -137,7 +137,7 @@ async def test_a_higher_limit_admits_requests_that_wait(rig):
 
 
 async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
-    gate = await rig(routes=limited(max_requests=1))
+    gate = await rig(routes=limited(max_queued_requests=1))
     await send(gate, team("eval"))
     await eventually(lambda: figures(gate)["queued"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))

@@ -14,8 +14,8 @@ WORKERS, ROUTES, LEVEL = "/admin/v1/workers", "/admin/v1/routes", "/admin/v1/log
         (
             "PUT",
             ROUTES,
-            {"routes": [{"name": "a", "queue": {"mx_s": 4}}]},
-            "`$.routes[0].queue`; did you mean max_s?",
+            {"routes": [{"name": "a", "quue_s": 4}]},
+            "`$.routes[0]`; did you mean queue_s?",
         ),
         ("PUT", ROUTES, {"routes": {}}, "write a list"),
         ("POST", WORKERS, {"url": "localhost"}, "'localhost' has no port; write http://localhost:8000"),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from router.app import GatewayProcess
-from router.config.model import Config, PolicyConfig, RouteConfig, RouteQueueConfig
+from router.config.model import Config, PolicyConfig, RouteConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
 from router.control.state.edits import remove_named_policy, set_named_policy, set_policy, set_routes
@@ -34,10 +34,10 @@ def parts(system):
 
 
 def test_processes_have_their_own_seeds_and_share_the_limits():
-    route = RouteConfig(name="eval", max_requests=5, queue=RouteQueueConfig(max_requests=3, max_s=1.0))
+    route = RouteConfig(name="eval", max_requests=5, max_queued_requests=3, queue_s=1.0)
     shares = [ProcessShare(process, 2) for process in (0, 1)]
     assert [share.routes([route])[0].max_requests for share in shares] == [3, 2]
-    assert [share.routes([route])[0].queue.max_requests for share in shares] == [2, 2]
+    assert [share.routes([route])[0].max_queued_requests for share in shares] == [2, 2]
     assert [share.seeded(PolicyConfig(seed=7)).seed for share in shares] == [7, 8]
     one = RouteConfig(name="eval", max_requests=1)
     assert [share.routes([one])[0].max_requests for share in shares] == [1, 1]
