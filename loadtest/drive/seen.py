@@ -133,7 +133,6 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 async def chat(client: Client, body: Mapping[str, Any], intended_s: float | None = None) -> Seen:
-    """Send one streamed chat completion and read it to its end."""
     return await observe(client, CHAT, {**body, **STREAMED}, intended_s=intended_s)
 
 

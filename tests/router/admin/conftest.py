@@ -63,7 +63,8 @@ class FakeSystem:
         self.core.tickets.traffic = self.measurements
         self.traffic = TrafficHistory()
         self.identity = SimpleNamespace(
-            describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
+            describe=lambda model: f"ids of {model} from a test",
+            sources=SimpleNamespace(read=self.read_models, use=lambda models, read: frozenset()),
         )
         self.watcher = SimpleNamespace(
             statistics=self._watches, watch=self.watch, forget=self.forget, test_again=lambda models: None
@@ -122,6 +123,9 @@ class FakeSystem:
 
     def use_routes(self, routes):
         self.routes = routes
+
+    async def read_models(self, models):
+        return {}
 
     def use_models(self, models):
         self.models = models

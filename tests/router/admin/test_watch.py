@@ -13,6 +13,7 @@ from router.admin.http.server import AdminServer
 from router.admin.system import TakeoverState
 from router.admin.watch import Known, Watch
 from router.config.model import Config
+from router.placement.load.fleet_load import WorkerLoads
 from router.process.listeners import admin_socket
 from router.security.token import AdminTokens, TokenSettings
 from tests.router.admin.test_roles import LINES, token_of
@@ -151,13 +152,13 @@ async def test_a_client_that_reads_slowly_is_cut_and_receives_the_reason(serve, 
         assert await events.next() is None
 
 
-async def test_a_client_that_does_not_read_makes_the_server_wait(serve, system):
+async def test_a_client_that_does_not_read_makes_the_server_wait(serve, system, monkeypatch):
     large = {f"name{number}": "x" * 1_000_000 for number in range(20)}
     system.fleet.add(parse_endpoint("http://a:1"), system.clock_s, large)
     client = await serve()
     reads = []
-    original = system.core.statistics
-    system.core.statistics = lambda: (reads.append(1), original())[1]
+    original = WorkerLoads.shown
+    monkeypatch.setattr(WorkerLoads, "shown", lambda *given: (reads.append(1), original(*given))[1])
     async with client.stream("GET", WORKERS) as response:
         for number in range(5):
             system.fleet.add(parse_endpoint(f"http://b:{number + 1}"), system.clock_s)
@@ -194,12 +195,12 @@ async def test_a_watch_needs_a_token_as_the_list_does(serve):
         assert (await Events(response).next())[0] == "snapshot"
 
 
-async def test_a_list_that_cannot_be_read_ends_the_stream(serve, system):
+async def test_a_list_that_cannot_be_read_ends_the_stream(serve, system, monkeypatch):
     client = await serve()
     async with client.stream("GET", WORKERS) as response:
         events = Events(response)
         assert (await events.next())[0] == "snapshot"
-        system.core.statistics = lambda: 1 / 0
+        monkeypatch.setattr(WorkerLoads, "shown", lambda *given: 1 / 0)
         assert "internal error" in (await events.until("end"))["reason"]
 
 

@@ -287,7 +287,7 @@ async def traffic(rig, auth, failure, monkeypatch):
     leaving = await gateway.send(post(body=body, extra=bearer(ALICE)))
     leaving.leave()
     with monkeypatch.context() as patched:
-        patched.setattr(gateway.core, "dispatch", crash)
+        patched.setattr(gateway.core.dispatcher, "dispatch", crash)
         assert (await gateway.ask(post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
         patched.setattr("router.gateway.client.RequestDriver", crash)

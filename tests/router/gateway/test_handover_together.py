@@ -4,9 +4,9 @@ import re
 from contextlib import AsyncExitStack
 
 import pytest
-from router.gateway.flow.handover import handover
 
 from backends.worker import parse_endpoint
+from router.gateway.layers.handover import handover
 from tests.router.gateway.test_handover import COMPLETIONS, MESSAGE, PROMPT, RESPONSE, SETTINGS, Shared, moved, tokens
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker

@@ -3,10 +3,10 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
-from router.gateway.flow.handover import kv_pull
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
+from router.gateway.layers.handover import kv_pull
 from router.placement.request import Request
 from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, REFUSED, computed, tokens
 from tests.support.raw_client import post

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.gateway.flow import request_trace
+from router.gateway.layers.trace import layer as trace_layer
 from router.tracing.context import traced
 from tests.support import otlp
 from tests.support.answers import answer_json, answer_stream, says
@@ -140,7 +140,7 @@ async def test_a_slow_request_is_sent_whatever_the_share(tracing, monkeypatch):
         await asyncio.sleep(0.02)
         await answer_json(script)
 
-    monkeypatch.setattr(request_trace, "SLOW_S", 0.01)
+    monkeypatch.setattr(trace_layer, "SLOW_S", 0.01)
     gate, sink = await tracing(late, share=0.0)
     await gate.ask(post(body=PLAIN))
     assert (await one(sink))["chat m"].status.code == 0

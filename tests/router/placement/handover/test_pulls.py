@@ -251,7 +251,7 @@ def test_another_worker_pulls_only_what_its_lane_allows(site, ask, prompt, lane,
     while not isinstance(lanes, PrefillLanes):
         lanes = lanes.inner
     model_lane = lanes._model_lanes["m"] = ModelLane(0.1)
-    model_lane.plan, model_lane.lane = lane_plan.LegPlan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
+    model_lane.plan, model_lane.lane = lane_plan.Plan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
     planned = placed.plan(ask())
     assert (planned is not None and planned.answer.worker.id == "h:2") is pulls
 
