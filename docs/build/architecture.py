@@ -1,4 +1,4 @@
-"""The figures of docs/architecture.md: who may import whom, and the states of a request."""
+"""The figures of docs/architecture.md: who may import whom, the hops of a chat, and the states of a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from docs.build import request_flow
+from docs.build import hops, request_flow
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs/architecture.md"
@@ -17,6 +17,7 @@ def page() -> str:
     text = FILE.read_text(encoding="utf-8")
     for name, container in (("the project", None), ("router", "router")):
         text = _with_figure(text, f"layers of {name}", f"```text\n{_layers(container)}\n```")
+    text = _with_figure(text, "hops of a chat", "\n".join(hops.figure()))
     return _with_figure(text, "states of a request", "\n".join(request_flow.figure()))
 
 
