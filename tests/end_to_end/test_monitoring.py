@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed"),
 ]
 DEPLOY = Path(__file__).parents[2] / "deploy"
-ROUTES = '[{"name":"chats","slo":{"ttft":5,"tpot":1},"limits":{"max_requests":100}}]'
+ROUTES = '[{"name":"chats","slo":{"ttft":5,"tpot":1},"max_requests":100}]'
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
@@ -81,8 +81,8 @@ def test_every_panel_of_every_dashboard_has_data(busy, tmp_path):
             block_until(lambda: not without_data(), 90)
         except AssertionError:
             pytest.fail(f"no data: {list(asked)}")
-        for metric in ("prompt_tokens_total", "errors_total", "requests"):
-            assert running.ask(f'warmroute_route_{metric}{{route="chats"}}'), metric
+        for metric in ("route_prompt_tokens_total", "errors_total", "route_requests"):
+            assert running.ask(f'warmroute_{metric}{{route="chats"}}'), metric
         exemplars = running.exemplars("warmroute_time_to_first_token_seconds_bucket")
         assert {exemplar["labels"]["trace_id"] for exemplar in exemplars} == {TRACE}
 

@@ -87,7 +87,7 @@ def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
 def test_a_gateway_replaces_itself_at_sigusr2(site):
     old = site.first()
     handed = r"handed over drain_s=\S+ carried=\"(?P<said>[^\"]+)\""
-    learns = r"learned_again=\"cache views, .*workers=(?P<workers>\d+)$"
+    learns = r"learned_again=\"worker caches, .*workers=(?P<workers>\d+)$"
     took = rf"took over pid=(?P<pid>\d+) carried=\"(?P<got>[^\"]+)\" {learns}"
     found = {}
     with Clients(site, 1) as clients:
