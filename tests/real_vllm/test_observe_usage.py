@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-PASSIVE = {"WARMROUTE_OBSERVE_USAGE__MODE": "passive"}
-INJECT = {"WARMROUTE_OBSERVE_USAGE__MODE": "inject", "WARMROUTE_OBSERVE_USAGE__SAMPLE": "1"}
+PASSIVE = {"WARMROUTE_OBSERVE_USAGE": "0"}
+INJECT = {"WARMROUTE_OBSERVE_USAGE": "1"}
 TURNS = [{"role": "user", "content": "Tell me of the ports along the coast, one after the other. " * 8}]
 # Frames contain the second of their creation, the clock draws other words each time, and a busy server joins tokens.
 VARYING = (
