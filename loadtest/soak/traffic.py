@@ -78,7 +78,8 @@ class Traffic:
             nonlocal finished
             while not over():
                 manner = replace(self._manner(), slow=False)
-                finished += await self._play(next(self._source), manner, Random(0), pauses=False, leaving=0.0)
+                played = await self._play(next(self._source), manner, Random(0), pauses=False, leaving=0.0)
+                finished += played
                 await asyncio.sleep(_THINK_S)
 
         tasks = [asyncio.create_task(player()) for _ in range(clients)]

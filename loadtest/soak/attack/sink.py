@@ -63,7 +63,6 @@ class Sink:
         self._endless = endless.encode()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until the gateway closes it."""
         try:
             while True:
                 await self._answer(reader, writer)

@@ -2,6 +2,8 @@ import asyncio
 from itertools import islice
 from random import Random
 
+import pytest
+
 from loadtest.soak.faults import Breaker, Fault
 from loadtest.soak.fleet import Worker
 from loadtest.soak.traffic import Traffic, conversations
@@ -77,3 +79,18 @@ async def test_a_worker_that_stays_away_is_reported():
     breaker = Breaker(quiet, quiet, Random(5), 0.001)
     await breaker._break(quiet.workers[0], Fault.LOST_EVENTS, 0.0, 1)
     assert "127.0.0.1:9000 was not ready" in breaker.troubles[0]
+
+
+async def test_the_highest_rate_counts_the_answers_of_all_clients(monkeypatch):
+    played = []
+
+    async def play(*given, **more):
+        played.append(given)
+        await asyncio.sleep(0.02)
+        return 4
+
+    traffic = Traffic("http://127.0.0.1:1", "m", 1, lambda seen, manner: None)
+    monkeypatch.setattr(traffic, "_play", play)
+    began_s = asyncio.get_running_loop().time()
+    rate = await traffic.keep_busy(10, 0.2)
+    assert rate * (asyncio.get_running_loop().time() - began_s) == pytest.approx(4 * len(played), rel=0.1)
