@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from string import ascii_letters, digits
 from urllib.parse import unquote
 
 import msgspec
@@ -21,8 +20,6 @@ _PATH = re.compile(r"/[!$-)+->@-~]*")
 """Printable ASCII without quotes, ``#``, ``*`` and ``?``."""
 _AMBIGUOUS = re.compile(r"//|(?<=/)\.\.?(?=/|$)|\\|[\x00-\x20\x7f]")
 """Characters and segments because of which a worker or proxy may resolve the path to another one."""
-_SECRETS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
-_NAME = frozenset(ascii_letters + digits + "-_")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 

@@ -219,7 +219,8 @@ _TABLE = {
     "gauge max replicas_apart": "Gateways of the fleet that have another version of the shared changes, or a lease and "
     "are not heard.",
     "counter replica_faults{kind}": "Failed calls of Redis (errors), messages of other gateways that did not arrive "
-    "(missed), and messages that could not be read (malformed).",
+    "(missed), messages that could not be read (malformed), and placements that could not be stored (unplaced) or sent "
+    "(dropped).",
     # sidecar
     "gauge sidecar_registered{registry}": "1 while a registry holds the worker.",
 }

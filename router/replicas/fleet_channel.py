@@ -146,6 +146,9 @@ class FleetChannel:
             yield "warmroute_replica_faults", ("missed",), self.senders.missed
             refused = 0 if self._use is None else self._use.refused
             yield "warmroute_replica_faults", ("malformed",), self.malformed + refused
+        if self._placements is not None:
+            yield "warmroute_replica_faults", ("unplaced",), self._placements.unplaced
+            yield "warmroute_replica_faults", ("dropped",), self._placements.dropped
 
     def _expire(self, now_s: float) -> None:
         for replica in self.senders.expire(now_s):

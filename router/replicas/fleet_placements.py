@@ -45,7 +45,7 @@ class FleetPlacements:
         self._waiting_blocks = 0
         self._whole = False
         self._whole_until_s = 0.0
-        self.heard_placements = self.dropped = self.unplaced = 0
+        self.dropped = self.unplaced = 0
         models.on_placed.append(self._placed)
 
     @property
@@ -83,7 +83,6 @@ class FleetPlacements:
         looked = False
         blocks = 0
         for placed in placements:
-            self.heard_placements += 1
             blocks += _blocks(placed)
             if blocks > MOST_MESSAGE_BLOCKS:
                 self.unplaced += 1

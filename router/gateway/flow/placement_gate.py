@@ -107,7 +107,7 @@ class PlacementGate:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> RequestPlan | DecisionRecord | RequestError | None:
+    ) -> RequestPlan | DecisionRecord | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from router.errors import RequestError
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.rewrites.body_rewriter import OutgoingBody
@@ -87,8 +86,6 @@ Within: TypeAlias = Callable[[tuple[str, ...]], frozenset[str] | None]
 class RequestPlan:
     """How workers share one request. The methods of this class are those of a plan with one leg and nothing beside."""
 
-    steps: ClassVar[int] = 1
-    """Legs that follow each other; see `sequence`."""
     __slots__ = ()
 
     @property
@@ -104,7 +101,7 @@ class RequestPlan:
     @property
     def sequence(self) -> int:
         """How many legs the flow's table runs, one after the other."""
-        return self.steps
+        return 1
 
     def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
         """Return what an attempt with this ticket is in the plan."""
@@ -199,7 +196,7 @@ class Planner(Protocol):
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> RequestPlan | DecisionRecord | RequestError | None:
+    ) -> RequestPlan | DecisionRecord | None:
         """Return a plan whose load is reserved, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked.

@@ -50,6 +50,7 @@ class KvHandover(RequestPlan):
     """
 
     steps: ClassVar[int] = 2
+    """Requests that the gateway sends to workers."""
     __slots__ = (
         "_api", "_beside", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members",
         "_outcome", "_params", "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
