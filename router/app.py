@@ -25,7 +25,6 @@ from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
 from router.gateway.assembly import GatewayContext
 from router.gateway.local import Answer
-from router.gateway.metrics import GatewayMetrics
 from router.gateway.server import PublicServer
 from router.metrics.registry import Registry
 from router.placement.core import DecisionCore
@@ -43,6 +42,7 @@ from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
+from router.requests.metrics import GatewayMetrics
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
 from router.security.reload import FileWatch

@@ -1,4 +1,4 @@
-"""The hops of a chat in order, with the layers that are called at each, made from `router.gateway.flow.layer`."""
+"""The hops of a chat in order, with the layers that are called at each, made from `router.requests.layer`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from router.gateway import layers
-from router.gateway.flow.layer import Layer
+from router.gateway import layers as of_gateway
+from router.requests import layers as of_every_front
+from router.requests.layer import Layer
 
 HOPS = {
     "head and body are read": "started",
@@ -44,11 +45,12 @@ def _names() -> list[str]:
 def _methods() -> dict[str, set[str]]:
     """Return the methods of `Layer` that each folder of layers overrides."""
     found: dict[str, set[str]] = {}
-    for folder in iter_modules([str(Path(layers.__file__).parent)]):
-        if not (Path(layers.__file__).parent / folder.name / "layer.py").exists():
-            continue
-        module = import_module(f"{layers.__name__}.{folder.name}.layer")
-        for one in vars(module).values():
-            if isinstance(one, type) and issubclass(one, Layer) and one is not Layer:
-                found.setdefault(folder.name, set()).update(set(vars(one)) & set(_names()))
+    for layers in (of_every_front, of_gateway):
+        for folder in iter_modules([str(Path(layers.__file__).parent)]):
+            if not (Path(layers.__file__).parent / folder.name / "layer.py").exists():
+                continue
+            module = import_module(f"{layers.__name__}.{folder.name}.layer")
+            for one in vars(module).values():
+                if isinstance(one, type) and issubclass(one, Layer) and one is not Layer:
+                    found.setdefault(folder.name, set()).update(set(vars(one)) & set(_names()))
     return found

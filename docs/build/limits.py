@@ -19,20 +19,17 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
-from router.gateway import response_search
 from router.gateway.client import PIPELINE_BYTES
 from router.gateway.flow.attempt.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
 from router.gateway.http.client.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.client.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.client.input import LINGER_BYTES, LINGER_S
-from router.gateway.http.client.request_head import MAX_HEADER_LINES
 from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
 from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.accept import TLS_HANDSHAKE_S
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
-from router.gateway.pins import PINS
 from router.hub.fetch import FETCH_S, MOST_FILE_BYTES
 from router.hub.fetcher import MOST_MODELS
 from router.placement.fleet import query_of_death
@@ -42,6 +39,9 @@ from router.process.children.child_client import MAX_REPLY_BYTES
 from router.replicas.fleet_rows import MOST_KEPT
 from router.replicas.messages import MOST_MESSAGE_BYTES
 from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
+from router.requests import response_search
+from router.requests.pins import PINS
+from router.requests.request_head import MAX_HEADER_LINES
 from router.residency.exact.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
 from router.telemetry import log_writer

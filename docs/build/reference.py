@@ -21,8 +21,8 @@ from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.gateway.flow.answer.request_log import MODELS_NAMED
-from router.gateway.http.client.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.metrics.catalogue import CATALOGUE, MetricSpec
+from router.requests.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 
 
 def policies_page() -> str:

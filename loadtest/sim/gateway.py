@@ -218,7 +218,7 @@ class HeldCall:
 
 
 class HeldCalls:
-    """Offers held calls to the dispatcher again, on virtual time, in the order of `router.gateway.queues.hold`."""
+    """Offers held calls to the dispatcher again, on virtual time, in the order of `router.requests.queues.hold`."""
 
     def __init__(self, time: VirtualTime, dispatch: Callable[[Request], Placed | Rejected | Held]) -> None:
         self._time = time

@@ -16,20 +16,14 @@ from router.gateway.drain_state import DrainState
 from router.gateway.features import features
 from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.answer.service_levels import ServiceLevels
+from router.gateway.flow.attempt_edges import AttemptEdges
 from router.gateway.flow.driver import RequestDriver
-from router.gateway.flow.identify.model_choice import ModelChoice
-from router.gateway.flow.identify.stage import IdentifyStage
-from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.flow.services import GatewayServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
-from router.gateway.http.client.request_ids import RequestIds
-from router.gateway.http.client.routes import RouteTable
 from router.gateway.http.send_buffer_limit import SendBufferLimit
-from router.gateway.http.time_slices import TimeSlices
 from router.gateway.http.upstream.pool import ConnectionPool
-from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.layers.handover.kv_plans import KvPlans
 from router.gateway.layers.handover.kv_pull import Pulls
@@ -37,22 +31,29 @@ from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.layers.trace.layer import TraceSink
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
-from router.gateway.metrics import GatewayMetrics
-from router.gateway.model_names import ModelNames
-from router.gateway.pins import Pins
-from router.gateway.preview import Preview
-from router.gateway.quarantine import Quarantine
-from router.gateway.queues.gone_workers import GoneWorkers
-from router.gateway.queues.hold import HoldQueue
-from router.gateway.queues.lost_workers import LostWorkers
-from router.gateway.queues.no_worker import NoWorkerQueue
-from router.gateway.queues.route_queue import RouteQueues
-from router.gateway.response_search import ResponseSearch
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
+from router.requests.identify.model_choice import ModelChoice
+from router.requests.identify.stage import IdentifyStage
+from router.requests.metrics import GatewayMetrics
+from router.requests.model_names import ModelNames
+from router.requests.pins import Pins
+from router.requests.placing import PlacementGate
+from router.requests.preview import Preview
+from router.requests.queues.gone_workers import GoneWorkers
+from router.requests.queues.hold import HoldQueue
+from router.requests.queues.lost_workers import LostWorkers
+from router.requests.queues.no_worker import NoWorkerQueue
+from router.requests.queues.quarantine import Quarantine
+from router.requests.queues.route_queue import RouteQueues
+from router.requests.request_ids import RequestIds
+from router.requests.response_search import ResponseSearch
+from router.requests.routes import RouteTable
+from router.requests.time_slices import TimeSlices
+from router.requests.worker_keys import worker_keys
 from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import api_keys
@@ -162,7 +163,20 @@ class Assembly:
     def _services(
         self, context: GatewayContext, identifier: IdentifyStage, cors: Cors, access: AccessLog, local: LocalAnswers
     ) -> GatewayServices:
-        config, metrics = context.config, context.metrics
+        config, metrics, core = context.config, context.metrics, context.core
+        gate = PlacementGate(
+            core.dispatcher,
+            core.tickets,
+            self.quarantine,
+            self.queue,
+            self.hold_queue,
+            metrics,
+            context.fleet,
+            config.timeouts.queue_s,
+            self.routes,
+            self.models,
+            self._kv_plans(context),
+        )
         return GatewayServices(
             loop=self.loop,
             time=self.loop.time,
@@ -183,19 +197,9 @@ class Assembly:
             identity=context.identity,
             identifier=identifier,
             pools=self.pools,
-            placements=PlacementGate(
-                context.core.dispatcher,
-                context.core.tickets,
-                self.quarantine,
-                self.queue,
-                self.hold_queue,
-                metrics,
-                context.fleet,
-                config.timeouts.queue_s,
-                self.routes,
-                self.models,
-                self._kv_plans(context),
-            ),
+            placements=gate,
+            edges=AttemptEdges(gate, core.dispatcher, core.tickets, self.quarantine, context.fleet, metrics),
+            rewriter=self.rewriter,
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
             features=self.features,

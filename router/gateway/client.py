@@ -14,10 +14,10 @@ from router.gateway.flow.services import GatewayServices
 from router.gateway.http.client.input import LINGER_S, ClientInput
 from router.gateway.http.client.output import ClientOutput
 from router.gateway.http.client.request_framer import FramerState, RequestFramer
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import Route
 from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.upstream.headers import CONTINUE
+from router.requests.request_head import RequestHead
+from router.requests.routes import Route
 
 log = logging.getLogger("warmroute.gateway")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from router.config.model import Config
-from router.gateway.flow.layer import Feature, Features, RouteFeature
-from router.gateway.layers.limits.layer import Limits
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
 from router.placement.ticket_life import Tickets
+from router.requests.layer import Feature, Features, RouteFeature
+from router.requests.layers.limits.layer import Limits
 
 ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
     "response_header": ResponseHeader,

@@ -13,7 +13,7 @@ from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.problems import Finding
 from router.config.tree import Path
 from router.gateway.features import ROUTE_FEATURES
-from router.gateway.http.client.routes import forbidden
+from router.requests.routes import forbidden
 
 _ORIGIN = re.compile(r"https?://[^\s/]+")
 _PATH = re.compile(r"/[!$-)+->@-~]*")

@@ -23,17 +23,17 @@ from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.chunked_body import MAX_LINE_BYTES
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.request_framer import RequestFramer
-from router.gateway.http.client.request_head import RequestHead, split_lines
-from router.gateway.http.client.routes import RouteTable, forbidden
 from router.gateway.http.upstream.answer_end import ANSWER_ENDS
 from router.gateway.http.upstream.response_head import parse_response_head
 from router.gateway.http.upstream.sse import FirstEvent, judge_event
 from router.gateway.http.upstream.usage import find_usage
-from router.gateway.pins import stored_response_id
 from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
-from router.gateway.rewrites.json_splice import set_inner
-from router.gateway.rewrites.model_name import SEARCHED_BYTES
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
+from router.requests.pins import stored_response_id
+from router.requests.request_head import RequestHead, split_lines
+from router.requests.rewrites.json_splice import set_inner
+from router.requests.rewrites.model_name import SEARCHED_BYTES
+from router.requests.routes import RouteTable, forbidden
 from router.tokenization.body.intake import WHOLE_BYTES, parse, parse_steps
 from router.tokenization.body.large_json import BodySurvey
 from router.tokenization.body.multipart import MAX_FIELD_BYTES, read_form
@@ -76,7 +76,7 @@ PATTERNS: dict[str, Row] = {
     ),
     "backends.vllm.probe._TCP_PORT": Row("fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
     "router.cli.checks.examine._TCP": Row("fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
-    "router.gateway.rewrites.model_name._MEMBER": Row(
+    "router.requests.rewrites.model_name._MEMBER": Row(
         "search",
         longest_bytes=SEARCHED_BYTES,
         inputs=(
@@ -85,12 +85,12 @@ PATTERNS: dict[str, Row] = {
             lambda size: b'"model":' * (size // 8),
         ),
     ),
-    "router.gateway.rewrites.model_name._STRING": Row(
+    "router.requests.rewrites.model_name._STRING": Row(
         "match",
         longest_bytes=SEARCHED_BYTES,
         inputs=(lambda size: b'"' + b"\\x" * (size // 2), lambda size: b'"' + b"x\\" * (size // 2)),
     ),
-    "router.gateway.rewrites.model_name._QUERY": Row(
+    "router.requests.rewrites.model_name._QUERY": Row(
         "search", longest_bytes=HEAD_BYTES, inputs=(lambda size: "&model" * (size // 6),)
     ),
     "router.workers.settings._EVENT_ADDRESS": Row("fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
@@ -105,7 +105,7 @@ PATTERNS: dict[str, Row] = {
         ),
     ),
     "router.gateway.http.client.chunked_body._TRAILER": Row("fullmatch"),
-    "router.gateway.http.client.request_head._HEAD": Row(
+    "router.requests.request_head._HEAD": Row(
         "fullmatch",
         longest_bytes=HEAD_BYTES,
         inputs=(
@@ -114,15 +114,13 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"GET /" + b"/" * size + b"\x00",
         ),
     ),
-    "router.gateway.http.client.request_head.LENGTH_LINE": Row(
+    "router.requests.request_head.LENGTH_LINE": Row(
         "search",
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
     ),
-    "router.gateway.http.client.request_head._OTHER_VERSION": Row(
-        "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
-    ),
-    "router.gateway.rewrites.json_splice._OBJECT": Row("match"),
-    "router.gateway.rewrites.json_splice._OPENING": Row("match"),
+    "router.requests.request_head._OTHER_VERSION": Row("match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)),
+    "router.requests.rewrites.json_splice._OBJECT": Row("match"),
+    "router.requests.rewrites.json_splice._OPENING": Row("match"),
     "router.gateway.rewrites.body_rewriter._VERSION": Row("match"),
     "router.gateway.http.upstream.sse._DATA": Row("search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.http.upstream.usage.USAGE": Row(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from router.gateway.http.client.chunked_body import MAX_LINE_BYTES
-from router.gateway.http.client.request_head import MAX_HEADER_LINES
+from router.requests.request_head import MAX_HEADER_LINES
 from tests.conformance import request_cases, response_cases
 from tests.conformance.corpus import CODES
 from tests.conformance.vectors import answers as answer_vectors

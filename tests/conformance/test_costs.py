@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from router.config.model import LimitsConfig
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
-from router.gateway.http.client.request_head import has_bare_lf
+from router.requests.request_head import has_bare_lf
 from tests.conformance.corpus import H, P
 
 

@@ -12,7 +12,7 @@ LISTED = {name.lower().encode() for headers in READ_HEADERS.values() for name in
 
 
 def sources():
-    for package in ("gateway", "security", "limits", "control", "tokenization"):
+    for package in ("requests", "gateway", "security", "limits", "control", "tokenization"):
         for path in (ROUTER / package).rglob("*.py"):
             if path.name not in RESPONSES:
                 yield path, ast.parse(path.read_text(encoding="utf-8"))

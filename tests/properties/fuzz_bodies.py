@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
-from router.gateway.flow.identify.reading import read_request
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
-from router.gateway.http.client.request_head import parse_head
-from router.gateway.http.client.routes import RouteTable
+from router.requests.identify.reading import read_request
+from router.requests.request_head import parse_head
+from router.requests.routes import RouteTable
 from router.tokenization.body.bounds import decoded_bytes, fits_inline
 from router.tokenization.body.decoding import CostlyBody
 from router.tokenization.body.fields import BodyFields

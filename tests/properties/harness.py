@@ -17,10 +17,10 @@ from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
-from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
+from router.requests.metrics import GatewayMetrics
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
 from tests.support.gateway_rig import FACTS, Recorded, build_identity

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from router.gateway.metrics import Labels as RequestLabels
 from router.metrics.catalogue import CATALOGUE, Kind
 from router.metrics.registry import Registry
+from router.requests.metrics import Labels as RequestLabels
 
 _SPECS = {spec.name: spec for spec in CATALOGUE}
 

@@ -19,9 +19,9 @@ from router.admin.http.problems import invalid
 from router.admin.operations import Answer, Call, operation
 from router.admin.system import ProcessView
 from router.gateway.layers.handover.kv_plans import may_be_shared
-from router.gateway.preview import PreviewedRequest
 from router.placement.explain import Explainer, Explanation
 from router.placement.fleet.fleet import Fleet
+from router.requests.preview import PreviewedRequest
 
 _WHOLE = "two workers cannot share this request"
 

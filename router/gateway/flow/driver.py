@@ -27,6 +27,7 @@ from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint
 from router.placement.tickets import Held, Queued, Ticket
+from router.requests.placing import SharedPlacement, Waited
 from router.security.callers import TenantUsage
 from router.tokenization.body.parsed_body import ParsedBody
 from router.tokenization.prompt_identifier import PendingPrompt
@@ -40,6 +41,8 @@ _GONE: Final = "the worker is gone: it refuses connections, and its answers have
 _IDENTIFIED: Final = Event.IDENTIFIED
 _PLACED: Final = Event.PLACED
 _OPENED: Final = Event.OPENED
+_WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.HOLD}
+_NOWHERE: Final = Waited.NOWHERE
 _ANSWERED: Final = Event.ANSWERED
 _HAS_OPENED: Final = Outcome.OPENED
 _HAS_ANSWERED: Final = Outcome.ANSWERED
@@ -128,11 +131,11 @@ class RequestDriver:
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         """Give up an attempt at `endpoint`, which was ejected or removed, if another worker is ready."""
-        attempt, placements, now_s = self._flow.attempt, self._services.placements, self._services.time()
+        attempt, edges, now_s = self._flow.attempt, self._services.edges, self._services.time()
         try:
             if attempt is not None and attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
                 ticket, point = attempt.ticket, FailurePoint.SENT if attempt.sent else FailurePoint.CONNECT
-                if self._flow.in_earlier_leg or placements.replaceable(self._outbound, ticket, point, now_s):
+                if self._flow.in_earlier_leg or edges.replaceable(self._outbound, ticket, point, now_s):
                     attempt.give_up(_LOST)
             self._give_up_beside(endpoint, _LOST)
         except Exception:
@@ -233,9 +236,14 @@ class RequestDriver:
         self._arm()
 
     def _identify(self, parsed: ParsedBody) -> PendingPrompt | None:
+        services, outbound = self._services, self._outbound
+        if outbound.route.by_prefix:
+            limits = outbound.caller.limits
+            metered = limits is not None and limits.by_tokens
+            outbound.rewrites = services.rewriter.of(outbound.head, parsed, metered=metered)
         if parsed.stream:
-            self._flow.comments_from(self._outbound.arrived_s)
-        return self._services.identifier.identify_now(self._outbound, parsed)
+            self._flow.comments_from(outbound.arrived_s)
+        return services.identifier.identify_now(outbound, parsed)
 
     async def _read_and_identify(self, parsed: ParsedBody | None, pending: PendingPrompt | None) -> None:
         """Do the part of the identification that waits, then go on."""
@@ -267,18 +275,19 @@ class RequestDriver:
     def _place(self, _: object = None) -> None:
         request = self._outbound.request
         assert request is not None
-        services, state = self._services, self._flow.state
+        services, state, outbound = self._services, self._flow.state, self._outbound
         now_s = services.time()
-        started_s = perf_counter() if self._outbound.layers else 0.0
-        placed = services.placements.place(self._outbound, request, state, self._flow.since_s, now_s)
-        for layer in self._outbound.layers:
+        started_s = perf_counter() if outbound.layers else 0.0
+        placed = services.placements.place(outbound, request, _WAITED.get(state, _NOWHERE), self._flow.since_s, now_s)
+        for layer in outbound.layers:
             layer.decided(
-                placed.noted if isinstance(placed, RequestPlan) else placed, now_s, perf_counter() - started_s
+                placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, perf_counter() - started_s
             )
         if isinstance(placed, Ticket):
             self._begin(placed)
-        elif isinstance(placed, RequestPlan):
-            self._outbound.plan = placed
+        elif isinstance(placed, SharedPlacement):
+            assert isinstance(placed, RequestPlan)
+            outbound.plan = placed
             self._flow.legs = placed.sequence
             self._begin(placed.first)
             placed.begin_beside(self)
@@ -360,7 +369,7 @@ class RequestDriver:
             self._declined(outcome, attempt)
 
     def suspect(self, attempt: Attempt, *, lost: bool) -> None:
-        self._services.placements.suspect(self._outbound, attempt, lost=lost)
+        self._services.edges.suspect(self._outbound, attempt, lost=lost)
 
     def beside_ended(self, problem: str | None) -> None:
         plan, attempt = self._outbound.plan, self._flow.attempt
@@ -397,7 +406,7 @@ class RequestDriver:
         if (
             flow.in_earlier_leg
             or self._depends(attempt)
-            or services.placements.should_discard(self._outbound, attempt, services.time(), commented=flow.commented)
+            or services.edges.should_discard(self._outbound, attempt, services.time(), commented=flow.commented)
         ):
             attempt.let_go(reusable=True)
             self._on(Event.FAILED, attempt)
@@ -427,7 +436,7 @@ class RequestDriver:
                 self._place()
                 return
         started_s = perf_counter() if outbound.layers else 0.0
-        again = services.placements.retry(outbound, attempt, now_s)
+        again = services.edges.retry(outbound, attempt, now_s)
         for layer in outbound.layers:
             layer.decided(again, now_s, perf_counter() - started_s)
         if isinstance(again, Ticket):
@@ -532,7 +541,7 @@ class RequestDriver:
         attempt = self._responder.answering
         if attempt is None or attempt.response is None or not attempt.response.events:
             return False
-        worked_s = self._services.placements.worked_s(attempt, now_s)
+        worked_s = self._services.edges.worked_s(attempt, now_s)
         return self._flow.goes_on(now_s, self._responder.last_read_s, worked_s)
 
     def _queue_expired(self, now_s: float) -> None:

@@ -1,40 +1,31 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from router.gateway.flow.layer import Layer
 from router.gateway.flow.plan import RequestPlan
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import Route
 from router.gateway.http.upstream.headers import request_to_worker
 from router.gateway.http.upstream.pool import ConnectionPool
-from router.gateway.metrics import Labels
-from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
-from router.gateway.rewrites.model_name import renamed
 from router.gateway.rewrites.usage_frame import UsageFrame
-from router.placement.request import Request, Usage
+from router.placement.request import Usage
 from router.placement.tickets import Ticket
+from router.requests.incoming import IncomingRequest
+from router.requests.metrics import Labels
+from router.requests.request_head import RequestHead
+from router.requests.rewrites.model_name import renamed
+from router.requests.routes import Route
 from router.security.callers import Caller
-from router.tokenization.body.multipart import Form
-from router.tracing.context import traced
 
 _NO_USAGE: Final = Usage()
 
 
-class OutboundRequest:
-    """A request's head and body, its caller and its route, and what the log says of it.
+class OutboundRequest(IncomingRequest):
+    """A request that goes to workers over HTTP, and what the log says of it.
 
-    `upgrade`: the client asks for a protocol switch that the route allows. `size_bytes` is the size of the body as it
-    arrived. `body` may get a cache salt, and is released when a worker answers.
+    `upgrade`: the client asks for a protocol switch that the route allows. `body` is released when a worker answers.
     """
 
-    __slots__ = (
-        "alternatives", "arrived_s", "body", "caller", "complete", "digest", "exemplar", "form", "head", "id", "key",
-        "labels", "layers", "named", "output_tokens", "peer", "plan", "queued_for_model", "request", "rewrites",
-        "route", "route_slot", "size_bytes", "ticket", "ttft_s", "upgrade", "usage", "withheld",
-    )  # fmt: skip
+    __slots__ = ("complete", "labels", "output_tokens", "peer", "plan", "rewrites", "ttft_s", "upgrade", "usage")
 
     def __init__(
         self,
@@ -46,44 +37,12 @@ class OutboundRequest:
         caller: Caller,
         arrived_s: float,
     ) -> None:
-        self.head = head
-        self.body = body
-        self.size_bytes = len(body)
-        self.route = route
-        self.id = request_id
+        super().__init__(head, body, route, request_id, caller, arrived_s)
         self.peer = peer
-        self.caller = caller
-        self.arrived_s = arrived_s
-        """When the request's last byte arrived."""
-        self.withheld: frozenset[bytes] = caller.withheld
-        """Names of the client's headers that no worker gets."""
         self.upgrade = head.websocket and route.upgrades and not head.has_body
         self.rewrites: RequestRewrites | None = None
-        self.request: Request | None = None
-        """The request for the dispatcher, once it is identified."""
-        self.digest: int | None = None
-        """The digest of a parsed body."""
-        self.form: Form | None = None
-        """What was read of `body`, if it is a form."""
-        self.route_slot: RouteQueue | None = None
-        """The queue of the request's route, while the request counts against the route's limit."""
         self.plan: RequestPlan | None = None
         """How workers share the request, also after that was given up."""
-        self.named: str | None = None
-        """The model that the body, or the query, names."""
-        self.alternatives: dict[str, Request] | None = None
-        """The request as it is for each fallback of its model that was needed."""
-        self.layers: Sequence[Layer] = ()
-        """What features do for the request; empty while all are off."""
-        context = traced(head.fields.get(b"traceparent"))
-        self.exemplar = context.trace_id if context is not None and context.sampled else None
-        """The trace that metrics name as an example of the request; None if it is not sampled."""
-        self.queued_for_model: str | None = None
-        """The model whose workers are at their limit, while the request is queued until one has room."""
-        self.key = 0
-        """The quarantine's key of the body; 0 until it is first needed."""
-        self.ticket: Ticket | None = None
-        """The last placement."""
         self.ttft_s: float | None = None
         """The time to the first event of the answer, in seconds."""
         self.labels: Labels | None = None
@@ -93,14 +52,6 @@ class OutboundRequest:
         self.complete = False
         self.output_tokens: int | None = None
         """The length of a `complete` answer: as reported, or else as estimated from its events; None if not known."""
-
-    def rename(self, model: str) -> None:
-        """Put `model` into head and body in place of the model that they name.
-
-        Raises:
-            RequestError: INVALID_BODY; the body cannot be changed with certainty.
-        """
-        self.head, self.body, self.form = renamed(self.route, self.head, self.body, self.form, self.named, model)
 
     def written(
         self, ticket: Ticket, now_s: float, rank: int | None, pools: ConnectionPool, *, plain: bool

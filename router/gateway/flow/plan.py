@@ -8,17 +8,17 @@ the plan. The answer of the last leg is the client's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from router.gateway.flow.outcomes import Failure, Outcome
-from router.gateway.http.client.request_head import RequestHead
 from router.gateway.rewrites.body_rewriter import OutgoingBody
-from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.endpoints import FleetEndpoint
-from router.placement.request import Request, Usage
+from router.placement.request import Usage
 from router.placement.tickets import Ticket
+from router.requests.placing import SharedPlacement
+from router.requests.request_head import RequestHead
 
 
 class PlannedLeg(NamedTuple):
@@ -83,7 +83,7 @@ Within: TypeAlias = Callable[[tuple[str, ...]], frozenset[str] | None]
 """Returns the endpoints that the request may go to, without those that failed; None for all. Raises RequestError."""
 
 
-class RequestPlan:
+class RequestPlan(SharedPlacement):
     """How workers share one request. The methods of this class are those of a plan with one leg and nothing beside."""
 
     __slots__ = ()
@@ -182,22 +182,3 @@ class RequestPlan:
 
     def end(self, now_s: float) -> None:
         """Release what the plan still holds. Called when the request ends, and before it is served on one worker."""
-
-
-class Planner(Protocol):
-    """Decides whether workers share a request."""
-
-    def begin(
-        self,
-        request: Request,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        now_s: float,
-        within: Container[str] | None,
-        *,
-        trusted: bool,
-    ) -> RequestPlan | DecisionRecord | None:
-        """Return a plan whose load is reserved, if it costs less than one worker.
-
-        Otherwise return what the policy has decided meanwhile, or None if it was not asked.
-        """

@@ -7,7 +7,6 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.flow.answer.relay import Relay, ResponseProgress
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
-from router.gateway.flow.layer import RequestEnd
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.services import GatewayServices, RequestClient
@@ -16,9 +15,10 @@ from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.error_format import error_body
 from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
 from router.gateway.http.upstream.usage import find_usage
-from router.gateway.pins import stored_response_id
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
+from router.requests.layer import RequestEnd
+from router.requests.pins import stored_response_id
 
 # A module constant, because looking up a member of an enum is slow.
 _COMMENTS: Final = ResponseProgress.COMMENTS
@@ -85,7 +85,7 @@ class Responder:
         """Begin the response with the attempt's answer. Its later reads go directly to the relay."""
         connection, response, ticket = attempt.connection, attempt.response, attempt.ticket
         assert connection is not None and response is not None
-        self._services.placements.opened(self._outbound, attempt, now_s)
+        self._services.edges.opened(self._outbound, attempt, now_s)
         self._began = True
         if self._outbound.route.stores:
             response_id = stored_response_id(connection.pieces)
@@ -118,7 +118,7 @@ class Responder:
         services, outbound = self._services, self._outbound
         now_s = services.time()
         if attempt.switched:
-            services.placements.cancel(attempt, now_s)
+            services.edges.cancel(attempt, now_s)
             return
         usage = outbound.usage = self._usage(attempt)
         self._answered = usage if attempt.status < 400 else _NOTHING_USED
@@ -126,7 +126,7 @@ class Responder:
         plan = outbound.plan
         remote = plan is not None and plan.finished(attempt.ticket, usage)
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
-        services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
+        services.edges.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         outbound.complete, outbound.output_tokens = True, attempt.ticket.output_tokens
         request = attempt.ticket.request
         if request.prompt is None or request.model is None or usage.prompt_tokens is None:
@@ -142,11 +142,11 @@ class Responder:
     def fail(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=False)
         self.answering = None
-        self._services.placements.fail(attempt, self._services.time())
+        self._services.edges.fail(attempt, self._services.time())
 
     def cancel(self, attempt: Attempt) -> None:
         self.answering = None
-        self._services.placements.cancel(attempt, self._services.time())
+        self._services.edges.cancel(attempt, self._services.time())
 
     def _usage(self, attempt: Attempt) -> Usage:
         """Return the usage that the complete answer reports, and learn from it for later rewrites."""
@@ -168,7 +168,7 @@ class Responder:
 
     def pass_error(self, attempt: Attempt) -> None:
         assert attempt.connection is not None and attempt.response is not None
-        self._services.placements.fail(attempt, self._services.time())
+        self._services.edges.fail(attempt, self._services.time())
         relay, lines = self.relay, self._lines(attempt.ticket)
         relay.attach(attempt.connection, attempt.usage_frame)
         if relay.out is not _COMMENTS:

@@ -10,23 +10,25 @@ from typing import Any, Protocol
 from router.config.model import HeadersConfig, LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.answer.request_log import RequestLog
-from router.gateway.flow.identify.stage import IdentifyStage
-from router.gateway.flow.layer import Features
-from router.gateway.flow.placement_gate import PlacementGate
+from router.gateway.flow.attempt_edges import AttemptEdges
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers
-from router.gateway.metrics import GatewayMetrics
-from router.gateway.pins import Pins
+from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.placement.tickets import Ticket
+from router.requests.identify.stage import IdentifyStage
+from router.requests.layer import Features
+from router.requests.metrics import GatewayMetrics
+from router.requests.pins import Pins
+from router.requests.placing import PlacementGate
+from router.requests.request_head import RequestHead
+from router.requests.request_ids import RequestIds
 from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import ApiKeys
@@ -112,6 +114,8 @@ class GatewayServices:
     identifier: IdentifyStage
     pools: ConnectionPool
     placements: PlacementGate
+    edges: AttemptEdges
+    rewriter: BodyRewriter
     pins: Pins
     lines: ResponseLines
     log: RequestLog

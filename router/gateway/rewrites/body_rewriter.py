@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import msgspec
 
 from router.config.model import Config
-from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
+from router.requests.request_head import RequestHead
+from router.requests.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
 from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})

@@ -20,7 +20,7 @@ PINS_BYTES = PLACES * _ENTRY.size
 
 
 class ResponsePins:
-    """Satisfies `router.gateway.pins.SharedPins`: `workers` returns the workers that a response can be on."""
+    """Satisfies `router.requests.pins.SharedPins`: `workers` returns the workers that a response can be on."""
 
     def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]]) -> None:
         self._memory = memory

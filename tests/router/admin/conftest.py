@@ -25,10 +25,10 @@ from router.diagnosis.diagnose import diagnose
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements
 from router.errors import ErrorKind, RequestError
-from router.gateway.preview import PreviewedRequest
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request, Usage
+from router.requests.preview import PreviewedRequest
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory

@@ -17,12 +17,12 @@ from router.config.sample import descriptions
 from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, table
-from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.decision_log.decisions import DecisionLog
 from router.placement.metrics import PlacementMetrics
 from router.placement.request import Usage
 from router.process.listeners import admin_socket
+from router.requests.metrics import GatewayMetrics
 from router.security.token import AdminTokens, TokenSettings
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import TrafficHistory

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.admission import check
+from router.requests.admission import check
 from router.security.keys import new_key
 from router.tokenization.body.intake import parse
 from tests.support.answers import answer_json

@@ -6,8 +6,8 @@ from itertools import repeat
 import msgspec
 import pytest
 
-from router.gateway.queues import lost_workers
 from router.placement.retry_budget import RetryBudget
+from router.requests.queues import lost_workers
 from tests.support.answers import (
     DONE,
     END,

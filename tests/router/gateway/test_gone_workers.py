@@ -4,8 +4,8 @@ import time
 import msgspec
 import pytest
 
-from router.gateway.queues import gone_workers
 from router.placement.fleet import fleet
+from router.requests.queues import gone_workers
 from tests.support.answers import (
     DONE,
     END,

@@ -1,9 +1,9 @@
 import httptools
 import pytest
 
-from router.gateway.flow.identify.reading import read_request
-from router.gateway.http.client.request_head import parse_head
-from router.gateway.http.client.routes import RouteTable
+from router.requests.identify.reading import read_request
+from router.requests.request_head import parse_head
+from router.requests.routes import RouteTable
 from router.tokenization.body.intake import UnreadBody, parse
 
 PATH = "/inference/v1/generate"

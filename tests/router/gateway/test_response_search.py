@@ -4,8 +4,8 @@ import json
 import pytest
 
 from backends.worker import RankCache, ServedModel, WorkerFacts
-from router.gateway import response_search
-from router.gateway.response_search import may_be_stored
+from router.requests import response_search
+from router.requests.response_search import may_be_stored
 from tests.support.answers import answer_json, silent
 from tests.support.raw_client import get, key_line, post
 from tests.support.scripted_worker import ScriptedWorker

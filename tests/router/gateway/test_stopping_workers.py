@@ -156,7 +156,7 @@ async def test_a_trial_that_meets_it_leaves_no_trial_open(rig):
 
 async def test_requests_of_a_stopping_worker_that_is_removed_stay_until_it_is_gone(rig, monkeypatch):
     """Discovery removes a worker when its platform ends it, before its engine is gone."""
-    monkeypatch.setattr("router.gateway.queues.gone_workers._PAUSE_S", 0.02)
+    monkeypatch.setattr("router.requests.queues.gone_workers._PAUSE_S", 0.02)
     release = asyncio.Event()
 
     gate = await rig(in_turn(after(release), stops()))

@@ -6,9 +6,9 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.view import Residency
-from router.gateway.metrics import GatewayMetrics
 from router.metrics.catalogue import CATALOGUE, Kind
 from router.metrics.registry import Registry
+from router.requests.metrics import GatewayMetrics
 from router.telemetry.exposition import Exposition
 from router.telemetry.snapshot import page
 

@@ -1,8 +1,8 @@
 import pytest
 
-from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.metrics import PlacementMetrics
+from router.requests.metrics import GatewayMetrics
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import KEPT, TrafficHistory
 from tests.support.metrics import count_prompt

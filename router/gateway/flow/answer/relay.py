@@ -8,7 +8,6 @@ from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.http.client.output import ClientOutput
-from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.error_format import body_event, error_event
 from router.gateway.http.upstream.answer_end import RECENT_BYTES
 from router.gateway.http.upstream.connection import UpstreamConnection
@@ -20,6 +19,7 @@ from router.gateway.http.upstream.headers import (
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.http.upstream.usage import TAIL_BYTES, trim
 from router.gateway.rewrites.usage_frame import UsageFrame
+from router.requests.request_head import RequestHead
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
 QUIET = b": the worker is working\n\n"

@@ -9,8 +9,8 @@ from typing import Any, Final
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.access_log import AccessLog
-from router.gateway.metrics import GatewayMetrics, Labels
 from router.placement.fleet.fleet import Fleet
+from router.requests.metrics import GatewayMetrics, Labels
 
 _OTHER: Final = "other"
 MODELS_NAMED: Final = 100

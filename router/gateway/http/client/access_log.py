@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-from router.gateway.http.client.request_head import RequestHead
+from router.requests.request_head import RequestHead
 
 log = logging.getLogger("warmroute.access")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from router.gateway.http.client.request_head import RequestHead
+from router.requests.request_head import RequestHead
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EXPOSED = (

@@ -11,8 +11,8 @@ import msgspec
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.client.request_head import LENGTH_LINE, RequestHead
 from router.gateway.http.upstream.response_head import ResponseHead
+from router.requests.request_head import LENGTH_LINE, RequestHead
 
 HOP_BY_HOP = frozenset(
     {

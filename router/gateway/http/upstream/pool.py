@@ -13,9 +13,9 @@ from backends.keep_alive import keep_alive
 from backends.worker import Endpoint
 from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.response_head import RepeatedResponse
-from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.metrics.instruments import Counter
+from router.requests.worker_keys import WorkerKeys
 
 log = logging.getLogger("warmroute.gateway")
 

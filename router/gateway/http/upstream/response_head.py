@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from router.gateway.http.client.request_head import LengthCut, cut, split_lines
+from router.requests.request_head import LengthCut, cut, split_lines
 
 HEAD_END = b"\r\n\r\n"
 # RFC 9112 section 4. llhttp accepts other versions, control characters in the reason and leading empty lines.

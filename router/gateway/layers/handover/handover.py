@@ -17,7 +17,6 @@ from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.errors import RequestError
 from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome
 from router.gateway.flow.plan import After, PlanHost, PlannedAttempt, PlannedLeg, RequestPlan, Within
-from router.gateway.http.client.request_head import RequestHead
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
 from router.gateway.layers.handover.prefill_peers import HandoverParts
 from router.gateway.rewrites.body_rewriter import OutgoingBody
@@ -30,6 +29,7 @@ from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
+from router.requests.request_head import RequestHead
 
 PREFILL_S = 120.0
 """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""

@@ -19,11 +19,11 @@ from backends.vllm.handover.mooncake import (
 from backends.vllm.handover.parameters import HandoverError
 from router.config.model import HandoverConfig
 from router.gateway.layers.handover.heartbeat import Heartbeat
-from router.gateway.metrics import GatewayMetrics
 from router.placement.core import DecisionCore
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.roles import prefills
+from router.requests.metrics import GatewayMetrics
 
 log = logging.getLogger("warmroute.gateway")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.gateway.flow.layer import Feature, Layer, LayeredRequest
 from router.placement.tickets import Ticket
+from router.requests.layer import Feature, Layer, LayeredRequest
 
 _REASON_CHARACTERS: Final = 200
 

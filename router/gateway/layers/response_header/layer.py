@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from router.gateway.flow.layer import Layer, LayeredRequest, RouteFeature
 from router.gateway.layers.response_header.settings import ResponseHeaderSettings
 from router.placement.tickets import Ticket
+from router.requests.layer import Layer, LayeredRequest, RouteFeature
 
 
 class ResponseHeader(RouteFeature):

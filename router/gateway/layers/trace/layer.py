@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from router.config.model import TracingConfig
 from router.errors import RequestError
-from router.gateway.flow.layer import Feature, Layer, LayeredAttempt, LayeredRequest, RequestEnd
 from router.placement.request import Usage
 from router.placement.tickets import Held, Queued, Ticket
+from router.requests.layer import Feature, Layer, LayeredAttempt, LayeredRequest, RequestEnd
 from router.tracing import attributes as names
 from router.tracing.context import traced, traceparent
 from router.tracing.spans import CLIENT, INTERNAL, SERVER, new_span_id, new_trace_id, span

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from router.gateway.http.time_slices import SLICE_S, TimeSlices
+from router.requests.time_slices import SLICE_S, TimeSlices
 from router.tokenization.body.intake import READ_AT_ONCE_BYTES
 from tests.support.answers import END, answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post

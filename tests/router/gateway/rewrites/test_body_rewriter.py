@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from backends.worker import LoadReport, WorkerFacts
 from router.gateway.rewrites.body_rewriter import FIRST_STREAMS
-from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.request import Usage
+from router.requests.rewrites.json_splice import set_inner, spliced
 from router.security.keys import new_key
 from tests.support.answers import END, STREAM_HEAD, answer_json, chunk
 from tests.support.gateway_rig import FACTS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from router.config.model import AuthConfig
 from router.errors import RequestError
-from router.gateway.rewrites.json_splice import salted
+from router.requests.rewrites.json_splice import salted
 from router.security.isolation import Isolation
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import END, answer_json, chunk

@@ -8,8 +8,8 @@ import pytest
 from backends.worker import ServedModel, WorkerFacts
 from router.errors import RequestError
 from router.gateway.http.client.access_log import AccessLog
-from router.gateway.http.client.request_head import parse_head
-from router.gateway.http.client.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
+from router.requests.request_head import parse_head
+from router.requests.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
 from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, says
 from tests.support.raw_client import PLAIN, get, post
 

@@ -8,11 +8,11 @@ from router.gateway.layers.handover.handover import KvHandover
 from router.gateway.layers.handover.kv_plans import KvPlans
 from router.gateway.layers.handover.kv_pull import KvPull, Pulls
 from router.gateway.layers.handover.pairs import Handovers
-from router.gateway.metrics import GatewayMetrics
 from router.metrics.registry import Registry
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.handover.plan import LegPlan
 from router.placement.request import Request
+from router.requests.metrics import GatewayMetrics
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.handover.test_pulls import TOKENS, Site
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from router.gateway.http.client.routes import Route
 from router.placement.request import Request, Usage
+from router.requests.routes import Route
 from router.tokenization.body.parsed_body import CHAT_PATH, MESSAGES_PATH
 
 BYTES_PER_TOKEN: Final = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from router.gateway.queues.request import WaitingRequest
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
+from router.requests.queues.request import WaitingRequest
 
 LOOK_AGAIN_S = 1.0
 """How long to wait before the retry budget is asked again about a move that it refused."""

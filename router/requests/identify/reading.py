@@ -5,9 +5,9 @@ from __future__ import annotations
 from urllib.parse import parse_qs
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import ModelSource, Route
-from router.gateway.http.time_slices import TimeSlices
+from router.requests.request_head import RequestHead
+from router.requests.routes import ModelSource, Route
+from router.requests.time_slices import TimeSlices
 from router.tokenization.body.intake import (
     READ_AT_ONCE_BYTES,
     WHOLE_BYTES,

@@ -13,11 +13,10 @@ import msgspec
 
 from router.config.model import RouteConfig
 from router.errors import RequestError
-from router.gateway.flow.outcomes import Failure
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import Route
-from router.placement.request import Request, Usage
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
+from router.requests.request_head import RequestHead
+from router.requests.routes import Route
 from router.security.callers import Caller
 
 
@@ -34,12 +33,21 @@ class LayeredRequest(Protocol):
     exemplar: str | None
 
 
+class LayeredFailure(Protocol):
+    """Why an attempt failed."""
+
+    @property
+    def point(self) -> FailurePoint: ...
+
+
 class LayeredAttempt(Protocol):
     """An attempt as layers see it."""
 
     ticket: Ticket
-    failure: Failure | None
     since_s: float
+
+    @property
+    def failure(self) -> LayeredFailure | None: ...
 
     @property
     def sent(self) -> bool: ...

@@ -15,13 +15,13 @@ from xxhash import xxh3_128_intdigest
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.queues.gone_workers import refuses
-from router.gateway.queues.request import WaitingRequest
 from router.metrics.instruments import Counter
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import SERVING
 from router.placement.fleet.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
+from router.requests.queues.gone_workers import refuses
+from router.requests.queues.request import WaitingRequest
 
 LOOKS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, PROOF_S)
 """When the gateway dials a worker that has failed a request, in seconds from the failure."""

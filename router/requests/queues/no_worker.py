@@ -6,8 +6,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from router.gateway.queues.request import WaitingRequest, count
 from router.placement.fleet.fleet import Fleet
+from router.requests.queues.request import WaitingRequest, count
 
 _ROOM_CHECK_S: Final = 0.25
 """How often requests that wait for room ask again, since other gateways free room, too."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from router.config.model import RouteConfig
 from router.errors import ErrorKind, RequestError
-from router.gateway.queues.request import WaitingRequest, count
+from router.requests.queues.request import WaitingRequest, count
 
 _LONGEST_RETRY_S = 60.0
 _SHORTEST_RETRY_S = 1.0

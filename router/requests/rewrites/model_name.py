@@ -13,9 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from backends.foreign_json import read_json
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import ModelSource, Route
-from router.gateway.rewrites.json_splice import escapes_letters, is_object, with_member
+from router.requests.request_head import RequestHead
+from router.requests.rewrites.json_splice import escapes_letters, is_object, with_member
+from router.requests.routes import ModelSource, Route
 from router.tokenization.body.multipart import Form
 
 _MEMBER = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*')

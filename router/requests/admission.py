@@ -8,7 +8,7 @@ an error if it does not schedule by priority.
 from __future__ import annotations
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.client.routes import Route
+from router.requests.routes import Route
 from router.security.callers import Caller
 from router.tokenization.body.parsed_body import ParsedBody, as_int
 

@@ -4,5 +4,6 @@
 - `hold.HoldQueue`: requests that the policy holds for a better moment at a certain worker.
 - `lost_workers`: requests whose worker was ejected or removed before it answered.
 - `gone_workers`: requests whose worker refuses connections and sends nothing.
+- `quarantine` limits the damage of a query of death.
 - `request.WaitingRequest`: what all of them, and the quarantine, see of a request.
 """

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import msgspec
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.client.routes import ModelSource
-from router.gateway.model_names import ModelNames
-from router.gateway.pins import Pins
-from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
+from router.requests.incoming import IncomingRequest
+from router.requests.model_names import ModelNames
+from router.requests.pins import Pins
+from router.requests.rewrites.model_name import renamable
+from router.requests.routes import ModelSource
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import parse
 from router.tokenization.body.parsed_body import ParsedBody
@@ -48,7 +48,7 @@ class ModelChoice:
         model = self._names.target(name)
         return model, *self._names.fallbacks(model)
 
-    def name(self, outbound: OutboundRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
+    def name(self, incoming: IncomingRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
         """Put the name of the model that serves the request into `parsed` and into the request.
 
         `counted`: a changed request counts in `renamed`.
@@ -56,26 +56,26 @@ class ModelChoice:
         Raises:
             RequestError: MODEL_REQUIRED; INVALID_BODY, since the body cannot be changed with certainty.
         """
-        name = outbound.named = parsed.model
-        outbound.form = parsed.form
-        model = self._names.target(name) if name is not None else self._unnamed(outbound, parsed)
+        name = incoming.named = parsed.model
+        incoming.form = parsed.form
+        model = self._names.target(name) if name is not None else self._unnamed(incoming, parsed)
         if model is None or model == name:
             return
-        if parsed.is_json or outbound.route.model is not ModelSource.JSON:
-            outbound.rename(model)
-            outbound.withheld = outbound.caller.withheld_salted
+        if parsed.is_json or incoming.route.model is not ModelSource.JSON:
+            incoming.rename(model)
+            incoming.withheld = incoming.caller.withheld_salted
             self.renamed += counted
-        outbound.named = parsed.model = model
+        incoming.named = parsed.model = model
 
-    def _unnamed(self, outbound: OutboundRequest, parsed: ParsedBody) -> str | None:
+    def _unnamed(self, incoming: IncomingRequest, parsed: ParsedBody) -> str | None:
         """Return the model of a request that names none; None if any worker, or the one it is pinned to, may serve it.
 
         A body that is not JSON goes to a worker, whose error explains the mistake.
         """
-        route, previous = outbound.route, parsed.previous_response_id
+        route, previous = incoming.route, parsed.previous_response_id
         if route.extra or route.model is ModelSource.NONE:
             return None
-        if route.model is not ModelSource.QUERY and not outbound.body:
+        if route.model is not ModelSource.QUERY and not incoming.body:
             return None
         if previous is not None and self._pins.worker(previous) is not None:
             return None
@@ -89,27 +89,27 @@ class ModelChoice:
             raise RequestError(ErrorKind.MODEL_REQUIRED, message, param="model")
         return None
 
-    def instead(self, outbound: OutboundRequest, request: Request) -> Iterator[Request]:
+    def instead(self, incoming: IncomingRequest, request: Request) -> Iterator[Request]:
         """Yield the request for each fallback of its model. A stored response is on one worker, and has none."""
         models = self._names.fallbacks(request.model) if request.pinned is None else ()
-        if not models or not renamable(outbound.route, outbound.body, outbound.form):
+        if not models or not renamable(incoming.route, incoming.body, incoming.form):
             return
-        known = outbound.alternatives
+        known = incoming.alternatives
         if known is None:
-            known = outbound.alternatives = {}
+            known = incoming.alternatives = {}
         for model in models:
             if model not in known:
-                prompt = self._prompt(outbound, request, model)
+                prompt = self._prompt(incoming, request, model)
                 tokens = request.prompt_tokens if prompt is None else prompt.tokens
                 known[model] = msgspec.structs.replace(request, model=model, prompt=prompt, prompt_tokens=tokens)
             yield known[model]
 
-    def _prompt(self, outbound: OutboundRequest, request: Request, model: str) -> Prompt | None:
+    def _prompt(self, incoming: IncomingRequest, request: Request, model: str) -> Prompt | None:
         """Identify the prompt for another model, if that is quick; None places the request by load alone."""
-        if request.prompt is None or len(outbound.body) > PARSED_AGAIN_BYTES:
+        if request.prompt is None or len(incoming.body) > PARSED_AGAIN_BYTES:
             return None
         try:
-            parsed = parse(request.path, outbound.body)
+            parsed = parse(request.path, incoming.body)
         except RequestError:
             return None
         parsed.model = model

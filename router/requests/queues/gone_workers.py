@@ -13,9 +13,9 @@ from typing import Final
 
 from backends.connect_errors import is_refusal
 from backends.worker import Endpoint
-from router.gateway.queues.request import WaitingRequest
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
+from router.requests.queues.request import WaitingRequest
 
 QUIET_S: Final = 1.0
 """How long nothing may come from a worker that refuses connections. A server that only lets its last requests end

@@ -9,11 +9,11 @@ from enum import Enum
 from backends.vllm.control import LargeAnswerError, ProbeError, ProbeFault, RefusedError, WorkerClient
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.upstream.worker_keys import WorkerKeys
-from router.gateway.pins import Pins, stored_response_id
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState
+from router.requests.pins import Pins, stored_response_id
+from router.requests.worker_keys import WorkerKeys
 
 ANSWER_S = 2.0
 """How long one worker may take to say whether it has the response."""

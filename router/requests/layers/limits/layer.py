@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from router.errors import RequestError
-from router.gateway.flow.layer import Feature, Layer, LayeredRequest, RequestEnd
-from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.limits.caller import CallerLimits, Charge
 from router.placement.ticket_life import Tickets
 from router.placement.tickets import Ticket
+from router.requests.layer import Feature, Layer, LayeredRequest, RequestEnd
+from router.requests.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 
 
 class Limits(Feature):

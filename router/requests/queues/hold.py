@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from policies.view import WorkerId
-from router.gateway.queues.request import WaitingRequest, count
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.held_by_worker import HeldByWorker
 from router.placement.ticket_life import Tickets
 from router.placement.tickets import Held
+from router.requests.queues.request import WaitingRequest, count
 
 
 class HoldQueue:

@@ -1,6 +1,6 @@
 """The counters and histograms of the data plane. All of them are written by the event loop's thread.
 
-`Labels` are the path, the route and the model of a request. The path is a pattern of `http.client.routes`
+`Labels` are the path, the route and the model of a request. The path is a pattern of `routes`
 (``/v1/responses/{id}``, ...), ``local`` for replies of the gateway itself, or ``unknown``, and the model is one that
 the fleet lists, or ``other``, so that the number of series is bounded. A `phase` is ``request``, ``before_first`` or
 ``stream``. Values are seconds or tokens.

@@ -3,9 +3,9 @@
 import pytest
 
 from router.gateway.flow.answer.relay import _events, _frame_bytes
-from router.gateway.http.client.routes import RouteTable
-from router.gateway.layers.limits.charging import answer_tokens, left_tokens, text_tokens
 from router.placement.request import Request, Usage
+from router.requests.layers.limits.charging import answer_tokens, left_tokens, text_tokens
+from router.requests.routes import RouteTable
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PROMPT = 40

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.rewrites.json_splice import set_inner, spliced
-from router.gateway.rewrites.model_name import in_json
+from router.requests.rewrites.json_splice import set_inner, spliced
+from router.requests.rewrites.model_name import in_json
 
 
 @st.composite

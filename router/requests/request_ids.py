@@ -6,7 +6,7 @@ import re
 import secrets
 from itertools import count
 
-from router.gateway.http.client.request_head import RequestHead
+from router.requests.request_head import RequestHead
 
 _GIVEN = re.compile(rb"[\x21-\x7e]{1,128}")
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.identify.model_choice import ModelChoice
-from router.gateway.flow.identify.stage import IdentifyStage
-from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.request_ids import RequestIds
-from router.gateway.http.client.routes import RouteTable
 from router.placement.request import Request
+from router.requests.identify.model_choice import ModelChoice
+from router.requests.identify.stage import IdentifyStage
+from router.requests.incoming import IncomingRequest
+from router.requests.request_head import RequestHead
+from router.requests.request_ids import RequestIds
+from router.requests.routes import RouteTable
 from router.security.callers import Caller, Callers
 from router.security.keys import ApiKeys
 
@@ -54,9 +54,9 @@ class Preview:
         if route is None:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         caller = self._caller(key_name)
-        outbound = OutboundRequest(head, body, route, self.request_ids.of(head), "", caller, self.time())
-        request = await self.identifier.preview(outbound)
-        return PreviewedRequest(request, self.models.instead(outbound, request), outbound.body)
+        incoming = IncomingRequest(head, body, route, self.request_ids.of(head), caller, self.time())
+        request = await self.identifier.preview(incoming)
+        return PreviewedRequest(request, self.models.instead(incoming, request), incoming.body)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

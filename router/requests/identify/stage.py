@@ -10,24 +10,23 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.admission import admit
-from router.gateway.flow.identify.model_choice import ModelChoice
-from router.gateway.flow.identify.reading import read_in_slices, read_request, reads_at_once, reads_quickly
-from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.client.request_head import RequestHead
-from router.gateway.http.client.routes import RouteTable
-from router.gateway.http.time_slices import TimeSlices
-from router.gateway.pins import Pins
-from router.gateway.response_search import ResponseSearch, may_be_stored
-from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.metrics.instruments import Histogram
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.traffic_routes import RouteFacts, TrafficRoutes
 from router.placement.request import Request, SessionKind
+from router.requests.admission import admit
+from router.requests.identify.model_choice import ModelChoice
+from router.requests.identify.reading import read_in_slices, read_request, reads_at_once, reads_quickly
+from router.requests.incoming import IncomingRequest
+from router.requests.pins import Pins
+from router.requests.request_head import RequestHead
+from router.requests.response_search import ResponseSearch, may_be_stored
+from router.requests.routes import RouteTable
+from router.requests.time_slices import TimeSlices
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import UnreadBody
 from router.tokenization.body.parsed_body import ParsedBody
@@ -43,6 +42,17 @@ _SINGLE: Final = SessionKind.SINGLE
 _CONVERSATION: Final = SessionKind.CONVERSATION
 
 
+class Salter(Protocol):
+    """Adds the cache salt of a tenant to a body."""
+
+    def salt(self, body: bytes, salt: str, *, counted: bool = True) -> bytes:
+        """Return `body` with the salt.
+
+        Raises:
+            RequestError: the salt cannot be added with certainty.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class IdentifyStage:
     """Reads, admits and identifies requests, at once if possible."""
@@ -54,121 +64,119 @@ class IdentifyStage:
     paths: RouteTable
     pins: Pins
     slices: TimeSlices
-    rewriter: BodyRewriter
+    salter: Salter
     routes: TrafficRoutes
     models: ModelChoice
     search: ResponseSearch
 
-    def read_now(self, outbound: OutboundRequest) -> ParsedBody | None:
-        """Read and admit the body, and prepare its rewrites; None if `read` has to be awaited.
+    def read_now(self, incoming: IncomingRequest) -> ParsedBody | None:
+        """Read and admit the body; None if `read` has to be awaited.
 
         Raises:
             RequestError: the body is invalid, or the caller may not send it.
         """
-        route, body = outbound.route, outbound.body
+        route, body = incoming.route, incoming.body
         if not (reads_quickly(route, body) or (reads_at_once(route, body) and self.slices.take(self.loop))):
             return None
         try:
-            parsed = read_request(route, outbound.head, body, self.identity.bodies)
+            parsed = read_request(route, incoming.head, body, self.identity.bodies)
         except UnreadBody:
             return None
-        if self._unknown_response(outbound, parsed) is not None:
+        if self._unknown_response(incoming, parsed) is not None:
             return None
-        self._admit(outbound, parsed)
+        self._admit(incoming, parsed)
         return parsed
 
-    async def read(self, outbound: OutboundRequest, *, counted: bool = True) -> ParsedBody:
+    async def read(self, incoming: IncomingRequest, *, counted: bool = True) -> ParsedBody:
         """Read and admit the body, at any duration. `counted`: rewrites of it count in the statistics.
 
         Raises:
             RequestError: as `read_now`; or it is not certain whether a worker has the stored response.
         """
-        parsed = await read_in_slices(outbound.route, outbound.head, outbound.body, self.slices, self.identity.bodies)
-        response_id = self._unknown_response(outbound, parsed)
+        parsed = await read_in_slices(incoming.route, incoming.head, incoming.body, self.slices, self.identity.bodies)
+        response_id = self._unknown_response(incoming, parsed)
         if response_id is not None:
-            withheld = b"authorization" in outbound.withheld
-            credentials = None if withheld else outbound.head.fields.get(b"authorization")
+            withheld = b"authorization" in incoming.withheld
+            credentials = None if withheld else incoming.head.fields.get(b"authorization")
             await self.search.find(response_id, self.models.serving(parsed.model), credentials)
-        self._admit(outbound, parsed, counted=counted)
+        self._admit(incoming, parsed, counted=counted)
         return parsed
 
-    def identify_now(self, outbound: OutboundRequest, parsed: ParsedBody) -> PendingPrompt | None:
-        """Set `outbound.request`; or return what `identify` has to await for it.
+    def identify_now(self, incoming: IncomingRequest, parsed: ParsedBody) -> PendingPrompt | None:
+        """Set `incoming.request`; or return what `identify` has to await for it.
 
         Raises:
             RequestError: the path names an unknown stored response.
         """
-        prompt = self._prompt(outbound, parsed)
+        prompt = self._prompt(incoming, parsed)
         if prompt is not None and not isinstance(prompt, Prompt):
             return prompt
-        self._identified(outbound, parsed, prompt)
+        self._identified(incoming, parsed, prompt)
         return None
 
-    async def identify(self, outbound: OutboundRequest, parsed: ParsedBody, pending: PendingPrompt) -> None:
-        self._identified(outbound, parsed, await pending())
+    async def identify(self, incoming: IncomingRequest, parsed: ParsedBody, pending: PendingPrompt) -> None:
+        self._identified(incoming, parsed, await pending())
 
-    async def preview(self, outbound: OutboundRequest) -> Request:
+    async def preview(self, incoming: IncomingRequest) -> Request:
         """Return the request that the dispatcher would get. It is not counted in any metric or limit.
 
         Raises:
             RequestError: as the public port would answer.
         """
-        parsed = await self.read(outbound, counted=False)
-        prompt = self._prompt(outbound, parsed)
+        parsed = await self.read(incoming, counted=False)
+        prompt = self._prompt(incoming, parsed)
         if prompt is not None and not isinstance(prompt, Prompt):
             prompt = await prompt()
-        return self._request(outbound, parsed, prompt)
+        return self._request(incoming, parsed, prompt)
 
-    def _unknown_response(self, outbound: OutboundRequest, parsed: ParsedBody) -> str | None:
+    def _unknown_response(self, incoming: IncomingRequest, parsed: ParsedBody) -> str | None:
         """Return the id of the stored response that the request is about, if it has to be looked for."""
         response_id = parsed.previous_response_id
-        if outbound.route.pinned:
-            response_id = self.paths.stored_id(outbound.head.path)
+        if incoming.route.pinned:
+            response_id = self.paths.stored_id(incoming.head.path)
         if response_id is None or self.pins.worker(response_id) is not None or not may_be_stored(response_id):
             return None
         return response_id
 
-    def _admit(self, outbound: OutboundRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
-        """Apply the operator's names, check that the caller may send these fields, and prepare the rewrites.
+    def _admit(self, incoming: IncomingRequest, parsed: ParsedBody, *, counted: bool = True) -> None:
+        """Apply the operator's names, check that the caller may send these fields, and add its cache salt.
 
         A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed.
         """
-        caller = outbound.caller
+        caller = incoming.caller
         if parsed.converted and parsed.body is not None:
-            outbound.body, outbound.withheld = parsed.body, caller.withheld_salted
-        self.models.name(outbound, parsed, counted=counted)
-        salt = admit(outbound.route, caller, outbound.body, parsed)
+            incoming.body, incoming.withheld = parsed.body, caller.withheld_salted
+        self.models.name(incoming, parsed, counted=counted)
+        salt = admit(incoming.route, caller, incoming.body, parsed)
         if salt is not None:
-            outbound.body = self.rewriter.salt(outbound.body, salt, counted=counted)
-            outbound.withheld = caller.withheld_salted
-        if outbound.route.by_prefix:
-            outbound.digest = parsed.digest
-            metered = caller.limits is not None and caller.limits.by_tokens
-            outbound.rewrites = self.rewriter.of(outbound.head, parsed, metered=metered)
+            incoming.body = self.salter.salt(incoming.body, salt, counted=counted)
+            incoming.withheld = caller.withheld_salted
+        if incoming.route.by_prefix:
+            incoming.digest = parsed.digest
 
-    def _prompt(self, outbound: OutboundRequest, parsed: ParsedBody) -> Prompt | PendingPrompt | None:
-        if not outbound.route.by_prefix:
+    def _prompt(self, incoming: IncomingRequest, parsed: ParsedBody) -> Prompt | PendingPrompt | None:
+        if not incoming.route.by_prefix:
             return None
-        return self.identity.identify_now(outbound.head.path, parsed, self.fleet.models.adapter(parsed.model))
+        return self.identity.identify_now(incoming.head.path, parsed, self.fleet.models.adapter(parsed.model))
 
-    def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
-        outbound.request = self._request(outbound, parsed, prompt)
-        if outbound.route.by_prefix:
+    def _identified(self, incoming: IncomingRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
+        incoming.request = self._request(incoming, parsed, prompt)
+        if incoming.route.by_prefix:
             parsed.release()
             source = prompt.source if prompt is not None else "none"
-            self.durations.observe(self.loop.time() - outbound.arrived_s, (source,))
+            self.durations.observe(self.loop.time() - incoming.arrived_s, (source,))
 
-    def _request(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> Request:
+    def _request(self, incoming: IncomingRequest, parsed: ParsedBody, prompt: Prompt | None) -> Request:
         """Return the request for the dispatcher, with its route and policy.
 
         As in vLLM, a session id in the body overrides the header, and a priority in the header overrides the body.
         """
-        head, caller, by_prefix = outbound.head, outbound.caller, outbound.route.by_prefix
-        guessed_tokens = outbound.size_bytes // _BYTES_PER_TOKEN if outbound.route.prefills else 0
+        head, caller, by_prefix = incoming.head, incoming.caller, incoming.route.by_prefix
+        guessed_tokens = incoming.size_bytes // _BYTES_PER_TOKEN if incoming.route.prefills else 0
         session_id = parsed.session_id if by_prefix else None
         if session_id is None and b"x-session-id" in head.fields:
             session_id = head.fields[b"x-session-id"].decode("latin-1")
-        request_id = outbound.id.decode("latin-1")
+        request_id = incoming.id.decode("latin-1")
         prompt_tokens = prompt.tokens if prompt is not None else guessed_tokens
         priority = _priority(head, parsed.priority if by_prefix else 0) if "priority" in caller.may else 0
         kind = _SINGLE if session_id is None else _CONVERSATION
@@ -192,11 +200,11 @@ class IdentifyStage:
             model=parsed.model,
             prompt=prompt,
             prompt_tokens=prompt_tokens,
-            arrived_s=outbound.arrived_s,
+            arrived_s=incoming.arrived_s,
             max_tokens=parsed.max_tokens if by_prefix else None,
             session_id=session_id,
             priority=priority,
-            pinned=self._pinned_to(outbound, parsed),
+            pinned=self._pinned_to(incoming, parsed),
             stream=parsed.stream,
             reads_cache=parsed.reads_cache,
             answers=parsed.answers,
@@ -206,17 +214,17 @@ class IdentifyStage:
             policy=route.policy_of(request_id, session_id),
         )
 
-    def _pinned_to(self, outbound: OutboundRequest, parsed: ParsedBody) -> WorkerId | None:
+    def _pinned_to(self, incoming: IncomingRequest, parsed: ParsedBody) -> WorkerId | None:
         """Return the worker that holds the stored response that this request is about; None for any worker.
 
         Raises:
             RequestError: the path names an unknown response. An unknown response in the body is no error here: a
                 worker's own answer explains it.
         """
-        if not outbound.route.pinned:
+        if not incoming.route.pinned:
             previous = parsed.previous_response_id
             return self.pins.worker(previous) if previous is not None else None
-        response_id = self.paths.stored_id(outbound.head.path)
+        response_id = self.paths.stored_id(incoming.head.path)
         worker = self.pins.worker(response_id)
         if worker is None:
             raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"no worker has response {response_id!r}")

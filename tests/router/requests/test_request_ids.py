@@ -1,6 +1,6 @@
 import re
 
-from router.gateway.http.client.request_ids import RequestIds
+from router.requests.request_ids import RequestIds
 
 
 def test_ids_are_unique_within_and_between_processes():

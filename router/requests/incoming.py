@@ -1,0 +1,79 @@
+"""A request while it is in progress, as every front keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.placement.request import Request
+from router.placement.tickets import Ticket
+from router.requests.layer import Layer
+from router.requests.queues.route_queue import RouteQueue
+from router.requests.request_head import RequestHead
+from router.requests.rewrites.model_name import renamed
+from router.requests.routes import Route
+from router.security.callers import Caller
+from router.tokenization.body.multipart import Form
+from router.tracing.context import traced
+
+
+class IncomingRequest:
+    """A request's head and body, its caller and its route, and what is found out about it until a worker gets it.
+
+    `size_bytes` is the size of the body as it arrived. `body` may get a cache salt or another model's name.
+    """
+
+    __slots__ = (
+        "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key", "layers",
+        "named", "queued_for_model", "request", "route", "route_slot", "size_bytes", "ticket", "withheld",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        head: RequestHead,
+        body: bytes,
+        route: Route,
+        request_id: bytes,
+        caller: Caller,
+        arrived_s: float,
+    ) -> None:
+        self.head = head
+        self.body = body
+        self.size_bytes = len(body)
+        self.route = route
+        self.id = request_id
+        self.caller = caller
+        self.arrived_s = arrived_s
+        """When the request's last byte arrived."""
+        self.withheld: frozenset[bytes] = caller.withheld
+        """Names of the client's headers that no worker gets."""
+        self.request: Request | None = None
+        """The request for the dispatcher, once it is identified."""
+        self.digest: int | None = None
+        """The digest of a parsed body."""
+        self.form: Form | None = None
+        """What was read of `body`, if it is a form."""
+        self.route_slot: RouteQueue | None = None
+        """The queue of the request's route, while the request counts against the route's limit."""
+        self.named: str | None = None
+        """The model that the body, or the query, names."""
+        self.alternatives: dict[str, Request] | None = None
+        """The request as it is for each fallback of its model that was needed."""
+        self.layers: Sequence[Layer] = ()
+        """What features do for the request; empty while all are off."""
+        context = traced(head.fields.get(b"traceparent"))
+        self.exemplar = context.trace_id if context is not None and context.sampled else None
+        """The trace that metrics name as an example of the request; None if it is not sampled."""
+        self.queued_for_model: str | None = None
+        """The model whose workers are at their limit, while the request is queued until one has room."""
+        self.key = 0
+        """The quarantine's key of the body; 0 until it is first needed."""
+        self.ticket: Ticket | None = None
+        """The last placement."""
+
+    def rename(self, model: str) -> None:
+        """Put `model` into head and body in place of the model that they name.
+
+        Raises:
+            RequestError: INVALID_BODY; the body cannot be changed with certainty.
+        """
+        self.head, self.body, self.form = renamed(self.route, self.head, self.body, self.form, self.named, model)

@@ -1,0 +1,1 @@
+"""Features that every front may put around a request, a folder each."""

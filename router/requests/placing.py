@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from time import perf_counter
+from typing import Final, Protocol, TypeAlias
+
+from xxhash import xxh3_128_intdigest
+
+from router.errors import ErrorKind, RequestError
+from router.placement.decision_log.decisions import DecisionRecord
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet.fleet import Fleet
+from router.placement.request import Request
+from router.placement.ticket_life import Tickets
+from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
+from router.requests.identify.model_choice import ModelChoice
+from router.requests.incoming import IncomingRequest
+from router.requests.metrics import GatewayMetrics
+from router.requests.queues.hold import HoldQueue
+from router.requests.queues.no_worker import NoWorkerQueue
+from router.requests.queues.quarantine import Quarantine
+from router.requests.queues.request import WaitingRequest
+from router.requests.queues.route_queue import RouteQueue, RouteQueues
+
+
+class SharedPlacement:
+    """Load reserved on two workers that share a request, or on one that pulls."""
+
+    __slots__ = ()
+
+    @property
+    def noted(self) -> Ticket:
+        """The placement by which the decision is known."""
+        raise NotImplementedError
+
+
+Placement: TypeAlias = Ticket | SharedPlacement | Queued | Held | RequestError
+"""Load reserved; no worker is ready; the policy holds the request; or the request is refused."""
+
+
+class Planner(Protocol):
+    """Decides whether workers share a request."""
+
+    def begin(
+        self,
+        request: Request,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        within: Container[str] | None,
+        *,
+        trusted: bool,
+    ) -> SharedPlacement | DecisionRecord | None:
+        """Return a plan whose load is reserved, if it costs less than one worker.
+
+        Otherwise return what the policy has decided meanwhile, or None if it was not asked.
+        """
+
+
+class Waited(IntEnum):
+    """Where a request has waited for the worker that it asks for."""
+
+    NOWHERE = 0
+    QUEUE = 1
+    HOLD = 2
+
+
+# Module constants, because looking up a member of an enum is slow.
+_NOWHERE: Final = Waited.NOWHERE
+_QUEUE: Final = Waited.QUEUE
+_HOLD: Final = Waited.HOLD
+_FULL: Final = Queued("every worker is at its limit of requests", at_limit=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGate:
+    """Calls the dispatcher within the limits of the quarantine and the queues.
+
+    `longest_wait_s` is how long a request may be queued if its route says nothing.
+    """
+
+    dispatcher: Dispatcher
+    tickets: Tickets
+    quarantine: Quarantine
+    no_worker: NoWorkerQueue
+    hold_queue: HoldQueue
+    metrics: GatewayMetrics
+    fleet: Fleet
+    longest_wait_s: float
+    routes: RouteQueues
+    models: ModelChoice
+    planner: Planner | None = None
+
+    def body_key(self, incoming: IncomingRequest) -> int:
+        if not incoming.key and (incoming.digest is not None or incoming.body):
+            digest = xxh3_128_intdigest(incoming.body) if incoming.digest is None else incoming.digest
+            incoming.key = self.quarantine.key(incoming.head.path, digest)
+        return incoming.key
+
+    def within(self, incoming: IncomingRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
+        """Return the endpoints that the request may go to; None for all.
+
+        Raises:
+            RequestError: the request may go to no endpoint.
+        """
+        return self.quarantine.within(self.body_key(incoming), failed) if self.quarantine.active else None
+
+    def place(
+        self, incoming: IncomingRequest, request: Request, waited: Waited, since_s: float, now_s: float
+    ) -> Placement:
+        """Ask for a worker. It has waited since `since_s`."""
+        started_s = perf_counter()
+        stopped = self._stopped(incoming, request, waited) if incoming.route_slot is None else None
+        if stopped is not None:
+            return stopped
+        try:
+            within = self.within(incoming)
+        except RequestError as error:
+            return error
+        shared = None
+        if self.planner is not None:
+            shared = self._shared(self.planner, incoming, request, waited, now_s, within)
+        if shared is None or isinstance(shared, DecisionRecord):
+            placed: Placement | Reject = self._alone(incoming, request, waited, now_s, within, shared)
+        else:
+            placed = shared
+        self.metrics.decision.observe(perf_counter() - started_s)
+        if isinstance(placed, Queued):
+            refusal = self._queue_refusal(incoming, placed) if waited is not _QUEUE else None
+            return placed if refusal is None else refusal
+        if waited is _QUEUE:
+            self.metrics.queue.observe(now_s - since_s, ("false" if isinstance(placed, Reject) else "true",))
+        elif waited is _HOLD and not isinstance(placed, Held):
+            self.metrics.hold.observe(now_s - since_s)
+        return placed.error if isinstance(placed, Reject) else placed
+
+    def _shared(
+        self,
+        planner: Planner,
+        incoming: IncomingRequest,
+        request: Request,
+        waited: Waited,
+        now_s: float,
+        within: frozenset[str] | None,
+    ) -> SharedPlacement | DecisionRecord | None:
+        """Plan the request's first placement on two workers or with a pull.
+
+        To ask for one worker, return the policy's decision, or None if it has not been asked.
+        """
+        if incoming.ticket is not None or self._others_first(incoming, request, waited):
+            return None
+        trusted = "transfer_params" in incoming.caller.may
+        return planner.begin(request, incoming.head.fields, incoming.body, now_s, within, trusted=trusted)
+
+    def _alone(
+        self,
+        incoming: IncomingRequest,
+        request: Request,
+        waited: Waited,
+        now_s: float,
+        within: frozenset[str] | None,
+        decided: DecisionRecord | None,
+    ) -> Ticket | Held | Queued | Reject:
+        """Ask for one worker, unless the policy has decided."""
+        may_hold = self._may_hold(incoming, waited)
+        if not self.models.falls_back:
+            return self.dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
+        may_wait = self.models.has_fallback(request) and (waited is _QUEUE or self._may_wait(incoming))
+        incoming.queued_for_model = None
+        if self._others_first(incoming, request, waited):
+            placed: Ticket | Held | Queued | Reject = _FULL
+        else:
+            placed = self.dispatcher.dispatch(
+                request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided
+            )
+        if isinstance(placed, Queued) and placed.at_limit:
+            incoming.queued_for_model = request.model
+        elif isinstance(placed, (Queued, Reject)):
+            placed = self.fallback(incoming, request, placed, now_s, may_hold, within)
+        return placed
+
+    def _others_first(self, incoming: IncomingRequest, request: Request, waited: Waited) -> bool:
+        """Return whether earlier requests of the model wait for room, so that this one has to wait, too."""
+        if not self.models.falls_back or waited is not _NOWHERE or not self.no_worker.any_for(request.model):
+            return False
+        return self.models.has_fallback(request) and self._may_wait(incoming)
+
+    def _may_wait(self, incoming: IncomingRequest) -> bool:
+        route, account = incoming.route_slot, incoming.caller.account
+        return (
+            self.no_worker.open
+            and self.queue_s(incoming) > 0
+            and (route is None or route.open)
+            and (account is None or account.may_queue)
+        )
+
+    def fallback(
+        self,
+        incoming: IncomingRequest,
+        request: Request,
+        placed: Queued | Reject,
+        now_s: float,
+        may_hold: bool,
+        within: frozenset[str] | None,
+    ) -> Ticket | Held | Queued | Reject:
+        for other in self.models.instead(incoming, request) if lacks_worker(placed) else ():
+            again = self.dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
+            if isinstance(again, Ticket):
+                self.models.renamed += 1
+                self.metrics.fallbacks.add(1.0, (request.model or "", other.model or ""))
+            if isinstance(again, (Ticket, Held)):
+                return again
+        return placed
+
+    def _stopped(self, incoming: IncomingRequest, request: Request, waited: Waited) -> Placement | None:
+        """Count the request against its route's limit. Return the outcome if the limit stops it."""
+        route = self.routes.of(request.route)
+        if route is None:
+            return None
+        if route.admit(waited=waited is _QUEUE):
+            incoming.route_slot = route
+            return None
+        waiting = Queued(route.limit_reached)
+        refusal = None if waited is _QUEUE else self._refusal(incoming, route, waiting)
+        return waiting if refusal is None else refusal
+
+    def _may_hold(self, incoming: IncomingRequest, waited: Waited) -> bool:
+        if not self.hold_queue.open:
+            return False
+        account = incoming.caller.account
+        # a queued request already counts towards the tenant's limit
+        return account is None or waited is _QUEUE or account.may_queue
+
+    def _queue_refusal(self, incoming: IncomingRequest, none_ready: Queued) -> RequestError | None:
+        refusal = self._refusal(incoming, incoming.route_slot, none_ready)
+        if refusal is None and not self.no_worker.open:
+            return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
+        return refusal
+
+    def _refusal(self, incoming: IncomingRequest, route: RouteQueue | None, waiting: Queued) -> RequestError | None:
+        account = incoming.caller.account
+        if route is not None and not (route.open and self.queue_s(incoming)):
+            return route.refusal(waiting.reason)
+        if not self.queue_s(incoming):
+            return RequestError(ErrorKind.NO_WORKER, waiting.reason)
+        if account is not None and not account.may_queue:
+            return account.refuse_to_queue()
+        return None
+
+    def _route_of(self, incoming: IncomingRequest) -> RouteQueue | None:
+        request = incoming.request
+        return None if request is None else self.routes.of(request.route)
+
+    def queue_s(self, incoming: IncomingRequest) -> float:
+        """Return the longest time that the request may be queued, in seconds."""
+        route = self._route_of(incoming)
+        return self.longest_wait_s if route is None or route.config.queue_s is None else route.config.queue_s
+
+    def queue_expired(self, incoming: IncomingRequest, now_s: float) -> Ticket | RequestError:
+        """Place a request that has waited for room for too long on a fallback's worker.
+
+        Otherwise return the error for it.
+        """
+        route, request, full = self._route_of(incoming), incoming.request, incoming.queued_for_model is not None
+        if full and request is not None and (placed := self._after_wait(incoming, request, now_s)) is not None:
+            return placed
+        why = "every worker was at its limit of requests" if full else "no worker became ready"
+        if route is not None:
+            return route.refusal(route.limit_reached if incoming.route_slot is None else f"{why} in time")
+        kind = ErrorKind.OVERLOADED if full else ErrorKind.NO_WORKER
+        return RequestError(kind, f"{why} for this model in time", retry_after_s=RETRY_AFTER_S if full else None)
+
+    def _after_wait(self, incoming: IncomingRequest, request: Request, now_s: float) -> Ticket | None:
+        try:
+            within = self.within(incoming)
+        except RequestError:
+            return None
+        placed = self.fallback(incoming, request, _FULL, now_s, False, within)
+        return placed if isinstance(placed, Ticket) else None
+
+    def queue(self, incoming: IncomingRequest, request: WaitingRequest) -> None:
+        """Let `request` wait until its route is below its limit, or a worker is ready."""
+        route = self._route_of(incoming)
+        if route is not None and incoming.route_slot is None:
+            route.wait(request)
+            return
+        if route is not None:
+            route.waits_elsewhere(request)
+        self.no_worker.enter(request, incoming.queued_for_model)
+
+    def leave_queues(self, incoming: IncomingRequest, request: WaitingRequest) -> None:
+        """Remove `request` from the queue that it waits in, if any."""
+        route = self._route_of(incoming)
+        if route is not None:
+            route.leave(request)
+        self.no_worker.leave(request)
+        self.hold_queue.leave(request)
+
+    def ended(self, incoming: IncomingRequest) -> None:
+        self.no_worker.freed()
+        route, incoming.route_slot = incoming.route_slot, None
+        if route is not None:
+            route.end()
