@@ -46,8 +46,9 @@ def _methods() -> dict[str, set[str]]:
     """Return the methods of `Layer` that each folder of layers overrides."""
     found: dict[str, set[str]] = {}
     for layers in (of_every_front, of_gateway):
-        for folder in iter_modules([str(Path(layers.__file__).parent)]):
-            if not (Path(layers.__file__).parent / folder.name / "layer.py").exists():
+        (home,) = layers.__path__
+        for folder in iter_modules([home]):
+            if not (Path(home) / folder.name / "layer.py").exists():
                 continue
             module = import_module(f"{layers.__name__}.{folder.name}.layer")
             for one in vars(module).values():
