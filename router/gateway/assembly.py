@@ -38,6 +38,7 @@ from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.identify.stage import IdentifyStage
+from router.requests.layers.route_queue.layer import RouteQueues
 from router.requests.metrics import GatewayMetrics
 from router.requests.model_names import ModelNames
 from router.requests.pins import Pins
@@ -48,7 +49,6 @@ from router.requests.queues.hold import HoldQueue
 from router.requests.queues.lost_workers import LostWorkers
 from router.requests.queues.no_worker import NoWorkerQueue
 from router.requests.queues.quarantine import Quarantine
-from router.requests.queues.route_queue import RouteQueues
 from router.requests.request_ids import RequestIds
 from router.requests.response_search import ResponseSearch
 from router.requests.routes import RouteTable

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.requests.layer import Layer
-from router.requests.queues.route_queue import RouteQueue
+from router.requests.layers.route_queue.layer import RouteQueue
 from router.requests.request_head import RequestHead
 from router.requests.rewrites.model_name import renamed
 from router.requests.routes import Route

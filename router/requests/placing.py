@@ -17,12 +17,12 @@ from router.placement.ticket_life import Tickets
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.incoming import IncomingRequest
+from router.requests.layers.route_queue.layer import RouteQueue, RouteQueues
 from router.requests.metrics import GatewayMetrics
 from router.requests.queues.hold import HoldQueue
 from router.requests.queues.no_worker import NoWorkerQueue
 from router.requests.queues.quarantine import Quarantine
 from router.requests.queues.request import WaitingRequest
-from router.requests.queues.route_queue import RouteQueue, RouteQueues
 
 
 class SharedPlacement:
