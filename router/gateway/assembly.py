@@ -38,7 +38,6 @@ from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.identify.stage import IdentifyStage
-from router.requests.layers.route_queue.layer import RouteQueues
 from router.requests.metrics import GatewayMetrics
 from router.requests.model_names import ModelNames
 from router.requests.pins import Pins
@@ -115,7 +114,6 @@ class Assembly:
             context.instance.via,
         )
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
-        self.routes = RouteQueues(config.routes, loop)
         self.traffic_routes = TrafficRoutes(config.routes)
         self.service_levels = ServiceLevels(config)
         self.hold_queue = HoldQueue(context.core.tickets, fleet, loop, limits.max_queued_requests)
@@ -128,7 +126,7 @@ class Assembly:
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
-        self.features = features(config, context.core.tickets, loop.time, context.traces)
+        self.features = features(config, context.core.tickets, loop, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors_origins), RequestIds()
@@ -173,7 +171,7 @@ class Assembly:
             metrics,
             context.fleet,
             config.timeouts.queue_s,
-            self.routes,
+            self.features,
             self.models,
             self._kv_plans(context),
         )
@@ -224,7 +222,6 @@ class Assembly:
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
         self.traffic_routes.adopt(routes)
         self.features.adopt(routes)
-        self.routes.adopt(routes)
         self.service_levels.adopt(routes)
 
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
@@ -249,6 +246,7 @@ class Assembly:
         self.gone_workers.close()
         self.quarantine.close()
         self.rewriter.close()
+        self.features.close()
         self.queue.close()
         self.hold_queue.close()
         if self.handovers is not None:
@@ -268,7 +266,7 @@ class Assembly:
             "queued": len(self.queue),
             "held": len(self.hold_queue),
             "held_by_route": self.hold_queue.by_route(),
-            "routes": self.routes.statistics(),
+            **self.features.statistics(),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import Final
 
 from router.config.model import Config
@@ -12,20 +12,18 @@ from router.gateway.layers.trace.layer import Tracer, TraceSink
 from router.placement.ticket_life import Tickets
 from router.requests.layer import Feature, Features, RouteFeature
 from router.requests.layers.limits.layer import Limits
+from router.requests.layers.route_queue.layer import RouteQueues
 
-ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {
-    "response_header": ResponseHeader,
-}
+ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {each.name: each for each in (ResponseHeader,)}
 """The features that a route switches on, by their name in a route's `layers`."""
 
 
-def features(config: Config, tickets: Tickets, time_s: Callable[[], float], traces: TraceSink | None) -> Features:
+def features(config: Config, tickets: Tickets, loop: asyncio.AbstractEventLoop, traces: TraceSink | None) -> Features:
     """Return the features of a gateway. `traces` is None while traces are off."""
-    always: list[Feature] = [Limits(tickets)]
+    made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
     if traces is not None:
-        always.append(Tracer(config.tracing, traces, time_s))
+        made.append(Tracer(config.tracing, traces, loop.time))
     if config.headers.receipt != "off":
-        always.append(Receipts(everyone=config.headers.receipt == "all"))
-    made = Features(always, {name: kind() for name, kind in ROUTE_FEATURES.items()})
-    made.adopt(config.routes)
-    return made
+        made.append(Receipts(everyone=config.headers.receipt == "all"))
+    made += [kind() for kind in ROUTE_FEATURES.values()]
+    return Features(made, config.routes)

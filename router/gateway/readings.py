@@ -31,10 +31,6 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_connections_closed", ("slow_reader",), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
-    for route, figures in plane.get("routes", {}).items():
-        yield "warmroute_route_requests", (route, "running"), figures["running"]
-        yield "warmroute_route_requests", (route, "queued"), figures["queued"]
-        yield "warmroute_route_refusals", (route,), figures["refused"]
     for tenant, figures in plane.get("tenants", {}).items():
         yield "warmroute_tenant_use", (tenant, "max_queued_requests"), figures["queued"]
         yield "warmroute_tenant_use", (tenant, "max_buffered_body_bytes"), figures["body_bytes"]

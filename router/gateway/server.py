@@ -238,6 +238,8 @@ class PublicServer:
     def readings(self) -> Iterator[Reading]:
         yield from gateway_readings(self.statistics())
         yield from limit_readings(self.limits())
+        if self._parts is not None:
+            yield from self._parts.features.readings()
 
     def _sweep(self) -> None:
         parts = self._parts

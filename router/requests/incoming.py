@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.requests.layer import Layer
-from router.requests.layers.route_queue.layer import RouteQueue
+from router.requests.queues.limited import LimitedQueue
 from router.requests.request_head import RequestHead
 from router.requests.rewrites.model_name import renamed
 from router.requests.routes import Route
@@ -23,8 +23,8 @@ class IncomingRequest:
     """
 
     __slots__ = (
-        "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key", "layers",
-        "named", "queued_for_model", "request", "route", "route_slot", "size_bytes", "ticket", "withheld",
+        "admitted_by", "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
+        "layers", "named", "queued_for_model", "request", "route", "size_bytes", "ticket", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -52,8 +52,8 @@ class IncomingRequest:
         """The digest of a parsed body."""
         self.form: Form | None = None
         """What was read of `body`, if it is a form."""
-        self.route_slot: RouteQueue | None = None
-        """The queue of the request's route, while the request counts against the route's limit."""
+        self.admitted_by: LimitedQueue | None = None
+        """The queue against whose limit the request counts."""
         self.named: str | None = None
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None

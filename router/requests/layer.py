@@ -6,15 +6,17 @@ feature by name. The idea is that of mitmproxy's layers: a feature is added or r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from router.config.model import RouteConfig
 from router.errors import RequestError
+from router.metrics.instruments import Reading
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
+from router.requests.queues.limited import LimitedQueue
 from router.requests.request_head import RequestHead
 from router.requests.routes import Route
 from router.security.callers import Caller
@@ -111,44 +113,86 @@ class Layer:
 
 
 class Feature:
-    """Makes the layers of a feature."""
+    """Makes the layers of a feature, or limits a part of the requests. Override what the feature needs."""
 
     def layer(self, request: LayeredRequest) -> Layer | None:
         """Return the layer of a request; None if the request does not concern the feature."""
-        raise NotImplementedError
+        return None
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
+        """Use other routes. Return whether the feature is on."""
+        return True
+
+    def readings(self) -> Iterable[Reading]:
+        """Yield the gauges and counters that a scrape reads, also while the feature is off."""
+        return ()
+
+    def statistics(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """Unsubscribe from other parts."""
 
 
 class RouteFeature(Feature):
-    """A feature that routes switch on: a route's `layers` has settings under its name, of the type `settings`."""
+    """A feature that routes switch on: a route's `layers` has settings under its `name`, of the type `settings`."""
 
+    name: ClassVar[str]
     settings: ClassVar[type[msgspec.Struct]]
 
-    def adopt(self, by_route: Mapping[str, Any]) -> None:
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
+        wanted = {route.name: route.layers[self.name] for route in routes if self.name in route.layers}
+        self.switch_on({route: msgspec.convert(one, self.settings) for route, one in wanted.items()})
+        return bool(wanted)
+
+    def switch_on(self, by_route: Mapping[str, Any]) -> None:
         """Use other settings: those of each route that has any."""
         raise NotImplementedError
 
 
-class Features:
-    """The features of a gateway, outermost first: those that are always on, then those that a route switches on."""
+class QueueFeature(Feature):
+    """A feature that limits how many requests of a kind are on workers at once."""
 
-    def __init__(self, always: Sequence[Feature], by_route: Mapping[str, RouteFeature]) -> None:
-        self._always = tuple(always)
-        self._by_route = by_route
-        self.on: tuple[Feature, ...] = self._always
+    def queue(self, request: Request) -> LimitedQueue | None:
+        """Return the queue in which the request waits while its kind is at the limit; None without a limit."""
+        raise NotImplementedError
+
+
+class Features:
+    """The features of one front, outermost first. Those that are off are asked nothing."""
+
+    def __init__(self, features: Sequence[Feature], routes: Sequence[RouteConfig]) -> None:
+        self._all = tuple(features)
+        self._on: tuple[Feature, ...] = ()
+        self._queues: tuple[QueueFeature, ...] = ()
+        self.adopt(routes)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
-        on: list[Feature] = []
-        for name, feature in self._by_route.items():
-            wanted = {route.name: route.layers[name] for route in routes if name in route.layers}
-            feature.adopt({route: msgspec.convert(one, feature.settings) for route, one in wanted.items()})
-            if wanted:
-                on.append(feature)
-        self.on = (*self._always, *on)
+        on = [feature for feature in self._all if feature.adopt(routes)]
+        self._queues = tuple([feature for feature in on if isinstance(feature, QueueFeature)])
+        self._on = tuple([feature for feature in on if not isinstance(feature, QueueFeature)])
+
+    def queue(self, request: Request) -> LimitedQueue | None:
+        """Return the queue with a limit that the request belongs to; most requests have none."""
+        for feature in self._queues:
+            if (queue := feature.queue(request)) is not None:
+                return queue
+        return None
+
+    def readings(self) -> Iterable[Reading]:
+        return [reading for feature in self._all for reading in feature.readings()]
+
+    def statistics(self) -> dict[str, Any]:
+        return {name: each for feature in self._all for name, each in feature.statistics().items()}
+
+    def close(self) -> None:
+        for feature in self._all:
+            feature.close()
 
     def layers(self, request: LayeredRequest) -> Sequence[Layer]:
         """Return the layers of a request; most requests have none."""
         found: list[Layer] | None = None
-        for feature in self.on:
+        for feature in self._on:
             layer = feature.layer(request)
             if layer is not None:
                 if found is None:

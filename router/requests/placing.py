@@ -17,9 +17,10 @@ from router.placement.ticket_life import Tickets
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.incoming import IncomingRequest
-from router.requests.layers.route_queue.layer import RouteQueue, RouteQueues
+from router.requests.layer import Features
 from router.requests.metrics import GatewayMetrics
 from router.requests.queues.hold import HoldQueue
+from router.requests.queues.limited import LimitedQueue
 from router.requests.queues.no_worker import NoWorkerQueue
 from router.requests.queues.quarantine import Quarantine
 from router.requests.queues.request import WaitingRequest
@@ -78,7 +79,7 @@ _FULL: Final = Queued("every worker is at its limit of requests", at_limit=True)
 class PlacementGate:
     """Calls the dispatcher within the limits of the quarantine and the queues.
 
-    `longest_wait_s` is how long a request may be queued if its route says nothing.
+    `longest_wait_s` is how long a request may be queued if no feature says it.
     """
 
     dispatcher: Dispatcher
@@ -89,7 +90,7 @@ class PlacementGate:
     metrics: GatewayMetrics
     fleet: Fleet
     longest_wait_s: float
-    routes: RouteQueues
+    features: Features
     models: ModelChoice
     planner: Planner | None = None
 
@@ -112,7 +113,7 @@ class PlacementGate:
     ) -> Placement:
         """Ask for a worker. It has waited since `since_s`."""
         started_s = perf_counter()
-        stopped = self._stopped(incoming, request, waited) if incoming.route_slot is None else None
+        stopped = self._stopped(incoming, request, waited) if incoming.admitted_by is None else None
         if stopped is not None:
             return stopped
         try:
@@ -188,11 +189,11 @@ class PlacementGate:
         return self.models.has_fallback(request) and self._may_wait(incoming)
 
     def _may_wait(self, incoming: IncomingRequest) -> bool:
-        route, account = incoming.route_slot, incoming.caller.account
+        queue, account = incoming.admitted_by, incoming.caller.account
         return (
             self.no_worker.open
             and self.queue_s(incoming) > 0
-            and (route is None or route.open)
+            and (queue is None or queue.open)
             and (account is None or account.may_queue)
         )
 
@@ -215,15 +216,15 @@ class PlacementGate:
         return placed
 
     def _stopped(self, incoming: IncomingRequest, request: Request, waited: Waited) -> Placement | None:
-        """Count the request against its route's limit. Return the outcome if the limit stops it."""
-        route = self.routes.of(request.route)
-        if route is None:
+        """Count the request against the limit of its queue, if it has one. Return the outcome if the limit stops it."""
+        queue = self.features.queue(request)
+        if queue is None:
             return None
-        if route.admit(waited=waited is _QUEUE):
-            incoming.route_slot = route
+        if queue.admit(waited=waited is _QUEUE):
+            incoming.admitted_by = queue
             return None
-        waiting = Queued(route.limit_reached)
-        refusal = None if waited is _QUEUE else self._refusal(incoming, route, waiting)
+        waiting = Queued(queue.limit_reached)
+        refusal = None if waited is _QUEUE else self._refusal(incoming, queue, waiting)
         return waiting if refusal is None else refusal
 
     def _may_hold(self, incoming: IncomingRequest, waited: Waited) -> bool:
@@ -234,41 +235,42 @@ class PlacementGate:
         return account is None or waited is _QUEUE or account.may_queue
 
     def _queue_refusal(self, incoming: IncomingRequest, none_ready: Queued) -> RequestError | None:
-        refusal = self._refusal(incoming, incoming.route_slot, none_ready)
+        refusal = self._refusal(incoming, incoming.admitted_by, none_ready)
         if refusal is None and not self.no_worker.open:
             return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
         return refusal
 
-    def _refusal(self, incoming: IncomingRequest, route: RouteQueue | None, waiting: Queued) -> RequestError | None:
+    def _refusal(self, incoming: IncomingRequest, queue: LimitedQueue | None, waiting: Queued) -> RequestError | None:
         account = incoming.caller.account
-        if route is not None and not (route.open and self.queue_s(incoming)):
-            return route.refusal(waiting.reason)
+        if queue is not None and not (queue.open and self.queue_s(incoming)):
+            return queue.refusal(waiting.reason)
         if not self.queue_s(incoming):
             return RequestError(ErrorKind.NO_WORKER, waiting.reason)
         if account is not None and not account.may_queue:
             return account.refuse_to_queue()
         return None
 
-    def _route_of(self, incoming: IncomingRequest) -> RouteQueue | None:
+    def _queue_of(self, incoming: IncomingRequest) -> LimitedQueue | None:
         request = incoming.request
-        return None if request is None else self.routes.of(request.route)
+        return None if request is None else self.features.queue(request)
 
     def queue_s(self, incoming: IncomingRequest) -> float:
         """Return the longest time that the request may be queued, in seconds."""
-        route = self._route_of(incoming)
-        return self.longest_wait_s if route is None or route.config.queue_s is None else route.config.queue_s
+        queue = self._queue_of(incoming)
+        own_s = None if queue is None else queue.longest_wait_s
+        return self.longest_wait_s if own_s is None else own_s
 
     def queue_expired(self, incoming: IncomingRequest, now_s: float) -> Ticket | RequestError:
         """Place a request that has waited for room for too long on a fallback's worker.
 
         Otherwise return the error for it.
         """
-        route, request, full = self._route_of(incoming), incoming.request, incoming.queued_for_model is not None
+        queue, request, full = self._queue_of(incoming), incoming.request, incoming.queued_for_model is not None
         if full and request is not None and (placed := self._after_wait(incoming, request, now_s)) is not None:
             return placed
         why = "every worker was at its limit of requests" if full else "no worker became ready"
-        if route is not None:
-            return route.refusal(route.limit_reached if incoming.route_slot is None else f"{why} in time")
+        if queue is not None:
+            return queue.refusal(queue.limit_reached if incoming.admitted_by is None else f"{why} in time")
         kind = ErrorKind.OVERLOADED if full else ErrorKind.NO_WORKER
         return RequestError(kind, f"{why} for this model in time", retry_after_s=RETRY_AFTER_S if full else None)
 
@@ -281,25 +283,25 @@ class PlacementGate:
         return placed if isinstance(placed, Ticket) else None
 
     def queue(self, incoming: IncomingRequest, request: WaitingRequest) -> None:
-        """Let `request` wait until its route is below its limit, or a worker is ready."""
-        route = self._route_of(incoming)
-        if route is not None and incoming.route_slot is None:
-            route.wait(request)
+        """Let `request` wait until its queue admits it, or a worker is ready."""
+        queue = self._queue_of(incoming)
+        if queue is not None and incoming.admitted_by is None:
+            queue.wait(request)
             return
-        if route is not None:
-            route.waits_elsewhere(request)
+        if queue is not None:
+            queue.waits_elsewhere(request)
         self.no_worker.enter(request, incoming.queued_for_model)
 
     def leave_queues(self, incoming: IncomingRequest, request: WaitingRequest) -> None:
         """Remove `request` from the queue that it waits in, if any."""
-        route = self._route_of(incoming)
-        if route is not None:
-            route.leave(request)
+        queue = self._queue_of(incoming)
+        if queue is not None:
+            queue.leave(request)
         self.no_worker.leave(request)
         self.hold_queue.leave(request)
 
     def ended(self, incoming: IncomingRequest) -> None:
         self.no_worker.freed()
-        route, incoming.route_slot = incoming.route_slot, None
-        if route is not None:
-            route.end()
+        queue, incoming.admitted_by = incoming.admitted_by, None
+        if queue is not None:
+            queue.end()

@@ -13,12 +13,13 @@ from router.requests.layer import Layer, LayeredRequest, RouteFeature
 class ResponseHeader(RouteFeature):
     """Adds a header to each response of a route, errors of the gateway included once the route is known."""
 
+    name: ClassVar[str] = "response_header"
     settings: ClassVar[type[msgspec.Struct]] = ResponseHeaderSettings
 
     def __init__(self) -> None:
         self._lines: dict[str, bytes] = {}
 
-    def adopt(self, by_route: Mapping[str, Any]) -> None:
+    def switch_on(self, by_route: Mapping[str, Any]) -> None:
         self._lines = {route: f"{one.name}: {one.value}\r\n".encode("ascii") for route, one in by_route.items()}
 
     def layer(self, request: LayeredRequest) -> Layer:

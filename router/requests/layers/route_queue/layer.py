@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from router.config.model import RouteConfig
 from router.errors import ErrorKind, RequestError
+from router.metrics.instruments import Reading
+from router.placement.request import Request
+from router.requests.layer import QueueFeature
 from router.requests.queues.request import WaitingRequest, count
 
 _LONGEST_RETRY_S = 60.0
@@ -24,7 +28,7 @@ class RouteQueue:
     """
 
     def __init__(self, config: RouteConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.config = config
+        self._config = config
         self._limit = config.max_requests
         self._longest = config.max_queued_requests
         self._loop = loop
@@ -40,17 +44,20 @@ class RouteQueue:
 
     def adopt(self, config: RouteConfig) -> None:
         """Use another limit and queue. Requests that the new limit admits are offered."""
-        self.config = config
+        self._config = config
         self._limit = config.max_requests
         self._longest = config.max_queued_requests
         self._offer_soon()
+
+    @property
+    def longest_wait_s(self) -> float | None:
+        return self._config.queue_s
 
     @property
     def idle(self) -> bool:
         return not self.running and not self.queued
 
     def admit(self, *, waited: bool) -> bool:
-        """Return whether the request may go to a worker, and count it. A request that has not waited goes last."""
         if not self._limit:
             self.running += 1
             return True
@@ -61,7 +68,6 @@ class RouteQueue:
         return True
 
     def end(self) -> None:
-        """Give the place of an admitted request to the one that waits longest."""
         self.running -= 1
         now_s = self._loop.time()
         if self._ended_s is not None:
@@ -96,9 +102,8 @@ class RouteQueue:
         return self._longest is None or self.queued < self._longest
 
     def refusal(self, why: str) -> RequestError:
-        """Return the error for a request that may not wait, or has waited too long."""
         self.refused += 1
-        said = f"route {self.config.name}: {why}; try again later"
+        said = f"route {self._config.name}: {why}; try again later"
         return RequestError(ErrorKind.ROUTE_BUSY, said, retry_after_s=self._retry_s())
 
     def _retry_s(self) -> float:
@@ -120,12 +125,14 @@ class RouteQueue:
         return {"running": self.running, "queued": self.queued, "refused": self.refused}
 
 
-class RouteQueues:
-    def __init__(self, routes: Sequence[RouteConfig], loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._queues = {route.name: RouteQueue(route, loop) for route in routes if limited(route)}
+class RouteQueues(QueueFeature):
+    """The queues of the routes that have a limit, or a queue of their own."""
 
-    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queues: dict[str, RouteQueue] = {}
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
         """Use other routes. Queues keep their requests; a queue whose route has left admits all that wait in it."""
         wanted = {route.name: route for route in routes}
         for name, queue in list(self._queues.items()):
@@ -136,13 +143,19 @@ class RouteQueues:
         for name, route in wanted.items():
             if limited(route) and name not in self._queues:
                 self._queues[name] = RouteQueue(route, self._loop)
+        return bool(self._queues)
 
-    def of(self, route: str) -> RouteQueue | None:
-        """Return the queue of a route; None if it has no limit and no queue of its own."""
-        return self._queues.get(route)
+    def queue(self, request: Request) -> RouteQueue | None:
+        return self._queues.get(request.route)
 
-    def statistics(self) -> dict[str, dict[str, int]]:
-        return {name: queue.statistics() for name, queue in self._queues.items()}
+    def readings(self) -> Iterable[Reading]:
+        for route, queue in self._queues.items():
+            yield "warmroute_route_requests", (route, "running"), queue.running
+            yield "warmroute_route_requests", (route, "queued"), queue.queued
+            yield "warmroute_route_refusals", (route,), queue.refused
+
+    def statistics(self) -> dict[str, Any]:
+        return {"routes": {name: queue.statistics() for name, queue in self._queues.items()}}
 
 
 def limited(route: RouteConfig) -> bool:
