@@ -27,7 +27,7 @@ from router.gateway.http.upstream.answer_end import ANSWER_ENDS
 from router.gateway.http.upstream.response_head import parse_response_head
 from router.gateway.http.upstream.sse import FirstEvent, judge_event
 from router.gateway.http.upstream.usage import find_usage
-from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
+from router.gateway.layers.handover.cached_tokens import CachedTokens, with_cached_tokens
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.requests.pins import stored_response_id
 from router.requests.request_head import RequestHead, split_lines
@@ -127,14 +127,14 @@ PATTERNS: dict[str, Row] = {
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
     ),
-    "router.gateway.rewrites.cached_tokens._CACHED": Row("search", (lambda size: b'"cached_tokens":' * (size // 16),)),
-    "router.gateway.rewrites.cached_tokens._DETAILS": Row(
+    "router.gateway.layers.handover.cached_tokens._CACHED": Row("search", (lambda size: b'"cached_tokens":' * (size // 16),)),
+    "router.gateway.layers.handover.cached_tokens._DETAILS": Row(
         "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
     ),
-    "router.gateway.rewrites.cached_tokens._READ": Row(
+    "router.gateway.layers.handover.cached_tokens._READ": Row(
         "search", (lambda size: b'"cache_read_input_tokens":' * (size // 26),)
     ),
-    "router.gateway.rewrites.cached_tokens._INPUT": Row("search", (lambda size: b'"input_tokens":' * (size // 15),)),
+    "router.gateway.layers.handover.cached_tokens._INPUT": Row("search", (lambda size: b'"input_tokens":' * (size // 15),)),
     "router.gateway.rewrites.usage_frame._STAMP": Row(
         "search",
         (

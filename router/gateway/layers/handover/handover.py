@@ -17,10 +17,10 @@ from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.errors import RequestError
 from router.gateway.flow.outcomes import AttemptEvent, Failure, Outcome
 from router.gateway.flow.plan import After, PlanHost, PlannedAttempt, PlannedLeg, RequestPlan, Within
+from router.gateway.layers.handover.cached_tokens import CachedTokens
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
 from router.gateway.layers.handover.prefill_peers import HandoverParts
 from router.gateway.rewrites.body_rewriter import OutgoingBody
-from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
