@@ -10,40 +10,41 @@ from pkgutil import iter_modules
 
 from router.gateway import layers as of_gateway
 from router.requests import layers as of_every_front
-from router.requests.layer import Layer
+from router.requests.layer import Layer, QueueFeature
 
 HOPS = {
-    "head and body are read": "started",
-    "the prompt is identified": "identified",
-    "a worker is chosen": "decided",
-    "an attempt begins": "attempted",
-    "the request is written to the worker": "worker_lines",
-    "the answer begins": "response_lines",
-    "bytes are relayed": "carried",
-    "the request has ended": "ended",
+    "head and body are read": {"started"},
+    "the prompt is identified": {"identified"},
+    "a worker is chosen": {"queue", "decided"},
+    "an attempt begins": {"attempted"},
+    "the request is written to the worker": {"outgoing", "worker_lines", "takes_back"},
+    "the answer begins": {"response_lines"},
+    "bytes are relayed": {"carried"},
+    "the answer is complete": {"answered"},
+    "the request has ended": {"ended"},
 }
-"""The points of a chat's way in order, and the method of `Layer` that is called there."""
+"""The points of a chat's way in order, and the methods of `Layer` and `QueueFeature` that are called there."""
 
 
 def figure() -> Iterator[str]:
     """Yield a Mermaid flowchart: the hops from top to bottom, and beside each the layers that act there."""
-    called = {name: sorted(folder for folder, methods in _methods().items() if name in methods) for name in _names()}
-    if set(called) != set(HOPS.values()):
-        raise ValueError(f"a method of Layer has no hop: {set(called) ^ set(HOPS.values())}")
+    folders, named = _methods(), set().union(*HOPS.values())
+    if named != set(_names()):
+        raise ValueError(f"a method of a layer has no hop: {named ^ set(_names())}")
     yield "```mermaid\nflowchart TB"
-    for number, (hop, method) in enumerate(HOPS.items()):
+    for number, (hop, methods) in enumerate(HOPS.items()):
         yield f'  h{number}["{hop}"]' + (f" --> h{number + 1}" if number + 1 < len(HOPS) else "")
-        if called[method]:
-            yield f'  h{number} -.- l{number}(["{", ".join(called[method])}"])'
+        if acting := sorted(folder for folder, overridden in folders.items() if overridden & methods):
+            yield f'  h{number} -.- l{number}(["{", ".join(acting)}"])'
     yield "```"
 
 
 def _names() -> list[str]:
-    return [name for name, _ in inspect.getmembers(Layer, inspect.isfunction) if not name.startswith("_")]
+    return ["queue", *(name for name, _ in inspect.getmembers(Layer, inspect.isfunction) if not name.startswith("_"))]
 
 
 def _methods() -> dict[str, set[str]]:
-    """Return the methods of `Layer` that each folder of layers overrides."""
+    """Return the methods of `Layer` and `QueueFeature` that each folder of layers overrides."""
     found: dict[str, set[str]] = {}
     for layers in (of_every_front, of_gateway):
         (home,) = layers.__path__
@@ -52,6 +53,10 @@ def _methods() -> dict[str, set[str]]:
                 continue
             module = import_module(f"{layers.__name__}.{folder.name}.layer")
             for one in vars(module).values():
-                if isinstance(one, type) and issubclass(one, Layer) and one is not Layer:
+                if (
+                    isinstance(one, type)
+                    and issubclass(one, (Layer, QueueFeature))
+                    and one.__module__ == module.__name__
+                ):
                     found.setdefault(folder.name, set()).update(set(vars(one)) & set(_names()))
     return found

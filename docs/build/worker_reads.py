@@ -22,7 +22,7 @@ from backends.vllm.server_info import MAX_CHARACTERS
 from router.gateway.flow.attempt.opening import ERROR_BYTES, NOT_FOUND_BYTES
 from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES
 from router.gateway.http.upstream.usage import TAIL_BYTES
-from router.gateway.rewrites.usage_frame import HELD_BYTES
+from router.requests.outgoing import HELD_BYTES
 from router.requests.pins import ID_WITHIN_BYTES
 from router.residency.exact.block_copies import LOWER_TIER_BLOCKS
 from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES

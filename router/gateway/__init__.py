@@ -2,7 +2,6 @@
 
 - `http/`: framing, bodies, worker connections and their pool, SSE, usage.
 - `listen/`: listening sockets, accepting, the connection limit, draining.
-- `rewrites/`: what is changed in request bodies for the answer's sake, and changed back in the answer.
 - `flow/`: one forwarded request's life, from its identification to its end.
 - `layers/`: features around it, a folder each; `features` lists them.
 - `server.PublicServer` listens; `client.ClientConnection` reads requests; `local` answers requests that need no worker.

@@ -31,13 +31,13 @@ from router.gateway.layers.handover.pairs import Handovers
 from router.gateway.layers.trace.layer import TraceSink
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
-from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
 from router.requests.identify.model_choice import ModelChoice
-from router.requests.identify.stage import IdentifyStage
+from router.requests.identify.stage import IdentifyStage, Salter
+from router.requests.layers.relearn.layer import Relearn
 from router.requests.metrics import GatewayMetrics
 from router.requests.model_names import ModelNames
 from router.requests.pins import Pins
@@ -125,8 +125,8 @@ class Assembly:
         )
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
-        self.rewriter = BodyRewriter(config, fleet, context.relearn)
-        self.features = features(config, context.core.tickets, loop, context.traces)
+        self.salter = Salter()
+        self.features = features(config, context.core.tickets, fleet, loop, context.relearn, context.traces)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors_origins), RequestIds()
@@ -144,7 +144,7 @@ class Assembly:
             paths,
             self.pins,
             self.slices,
-            self.rewriter,
+            self.salter,
             self.traffic_routes,
             self.models,
             self.search,
@@ -197,7 +197,6 @@ class Assembly:
             pools=self.pools,
             placements=gate,
             edges=AttemptEdges(gate, core.dispatcher, core.tickets, self.quarantine, context.fleet, metrics),
-            rewriter=self.rewriter,
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
             features=self.features,
@@ -245,7 +244,6 @@ class Assembly:
         self.lost_workers.close()
         self.gone_workers.close()
         self.quarantine.close()
-        self.rewriter.close()
         self.features.close()
         self.queue.close()
         self.hold_queue.close()
@@ -272,7 +270,7 @@ class Assembly:
             "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
             "quarantine": self.quarantine.statistics(),
-            "rewrites": {**self.rewriter.statistics(), "model": self.models.renamed},
+            "rewrites": {"salted": self.salter.salted, "model": self.models.renamed},
             "pools": self.pools.statistics(),
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,

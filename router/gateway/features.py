@@ -9,21 +9,32 @@ from router.config.model import Config
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
+from router.gateway.layers.usage.layer import UsageObservation
+from router.placement.fleet.fleet import Fleet
 from router.placement.ticket_life import Tickets
 from router.requests.layer import Feature, Features, RouteFeature
 from router.requests.layers.limits.layer import Limits
+from router.requests.layers.relearn.layer import Relearn, RelearnFeature
 from router.requests.layers.route_queue.layer import RouteQueues
 
 ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {each.name: each for each in (ResponseHeader,)}
 """The features that a route switches on, by their name in a route's `layers`."""
 
 
-def features(config: Config, tickets: Tickets, loop: asyncio.AbstractEventLoop, traces: TraceSink | None) -> Features:
-    """Return the features of a gateway. `traces` is None while traces are off."""
+def features(
+    config: Config,
+    tickets: Tickets,
+    fleet: Fleet,
+    loop: asyncio.AbstractEventLoop,
+    relearn: Relearn | None,
+    traces: TraceSink | None,
+) -> Features:
+    """Return the features of a gateway. `relearn` and `traces` are None while these are off."""
     made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
     if traces is not None:
         made.append(Tracer(config.tracing, traces, loop.time))
     if config.headers.receipt != "off":
         made.append(Receipts(everyone=config.headers.receipt == "all"))
     made += [kind() for kind in ROUTE_FEATURES.values()]
+    made += [UsageObservation(config.observe_usage, fleet), RelearnFeature(relearn)]
     return Features(made, config.routes)

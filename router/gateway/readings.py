@@ -7,12 +7,7 @@ from typing import Any
 
 from router.metrics.instruments import Reading
 
-_REWRITES = (
-    ("isolate_cache", "salted"),
-    ("observe_usage", "usage_asked"),
-    ("relearn", "relearn_asked"),
-    ("model", "model"),
-)
+_REWRITES = (("isolate_cache", "salted"), ("model", "model"))
 
 
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:

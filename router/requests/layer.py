@@ -16,10 +16,12 @@ from router.errors import RequestError
 from router.metrics.instruments import Reading
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
+from router.requests.outgoing import AnswerFilter, OutgoingBody
 from router.requests.queues.limited import LimitedQueue
 from router.requests.request_head import RequestHead
 from router.requests.routes import Route
 from router.security.callers import Caller
+from router.tokenization.body.parsed_body import ParsedBody
 
 
 class LayeredRequest(Protocol):
@@ -33,6 +35,7 @@ class LayeredRequest(Protocol):
     request: Request | None
     arrived_s: float
     exemplar: str | None
+    layers: Sequence[Layer]
 
 
 class LayeredFailure(Protocol):
@@ -42,11 +45,28 @@ class LayeredFailure(Protocol):
     def point(self) -> FailurePoint: ...
 
 
+class LayeredResponse(Protocol):
+    """The head of an answer."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def events(self) -> bool: ...
+
+
 class LayeredAttempt(Protocol):
     """An attempt as layers see it."""
 
     ticket: Ticket
     since_s: float
+
+    @property
+    def response(self) -> LayeredResponse | None: ...
+
+    @property
+    def usage_frame(self) -> AnswerFilter | None:
+        """The filter of the answer, as its request was written last."""
 
     @property
     def failure(self) -> LayeredFailure | None: ...
@@ -100,6 +120,14 @@ class Layer:
         """Return header lines, each with its CRLF, for the worker of the attempt."""
         return b""
 
+    def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
+        """Return the body for the ticket's worker. Called each time that the request is written."""
+        return made
+
+    def takes_back(self, attempt: LayeredAttempt) -> bool:
+        """Take an addition to the request back, which its worker may have refused. Return whether there was one."""
+        return False
+
     def response_lines(self, ticket: Ticket | None) -> bytes:
         """Return header lines, each with its CRLF, for the client. `ticket` is the placement that answers, if any."""
         return b""
@@ -107,6 +135,9 @@ class Layer:
     def carried(self, tunnel_bytes: int, now_s: float) -> bool:
         """Note how many bytes a tunnel has carried, after every few thousand. Return whether the tunnel has to end."""
         return False
+
+    def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
+        """Note a complete answer, the end of its body and the usage that it reports."""
 
     def ended(self, end: RequestEnd) -> None:
         """Note the end of the request, which comes exactly once."""
@@ -150,6 +181,14 @@ class RouteFeature(Feature):
         raise NotImplementedError
 
 
+class BodyFeature(Feature):
+    """A feature whose layers need the body's fields."""
+
+    def body_layer(self, request: LayeredRequest, parsed: ParsedBody) -> Layer | None:
+        """Return the layer of a request whose body was read; None if it does not concern the feature."""
+        raise NotImplementedError
+
+
 class QueueFeature(Feature):
     """A feature that limits how many requests of a kind are on workers at once."""
 
@@ -162,15 +201,24 @@ class Features:
     """The features of one front, outermost first. Those that are off are asked nothing."""
 
     def __init__(self, features: Sequence[Feature], routes: Sequence[RouteConfig]) -> None:
-        self._all = tuple(features)
+        self.all = tuple(features)
         self._on: tuple[Feature, ...] = ()
+        self._bodies: tuple[BodyFeature, ...] = ()
         self._queues: tuple[QueueFeature, ...] = ()
         self.adopt(routes)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
-        on = [feature for feature in self._all if feature.adopt(routes)]
+        on = [feature for feature in self.all if feature.adopt(routes)]
+        self._bodies = tuple([feature for feature in on if isinstance(feature, BodyFeature)])
         self._queues = tuple([feature for feature in on if isinstance(feature, QueueFeature)])
-        self._on = tuple([feature for feature in on if not isinstance(feature, QueueFeature)])
+        self._on = tuple([feature for feature in on if not isinstance(feature, (BodyFeature, QueueFeature))])
+
+    def read(self, request: LayeredRequest, parsed: ParsedBody) -> None:
+        """Add the layers that the request's body asks for."""
+        for feature in self._bodies:
+            layer = feature.body_layer(request, parsed)
+            if layer is not None:
+                request.layers = [*request.layers, layer]
 
     def queue(self, request: Request) -> LimitedQueue | None:
         """Return the queue with a limit that the request belongs to; most requests have none."""
@@ -180,13 +228,13 @@ class Features:
         return None
 
     def readings(self) -> Iterable[Reading]:
-        return [reading for feature in self._all for reading in feature.readings()]
+        return [reading for feature in self.all for reading in feature.readings()]
 
     def statistics(self) -> dict[str, Any]:
-        return {name: each for feature in self._all for name, each in feature.statistics().items()}
+        return {name: each for feature in self.all for name, each in feature.statistics().items()}
 
     def close(self) -> None:
-        for feature in self._all:
+        for feature in self.all:
             feature.close()
 
     def layers(self, request: LayeredRequest) -> Sequence[Layer]:

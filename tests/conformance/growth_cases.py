@@ -28,7 +28,7 @@ from router.gateway.http.upstream.response_head import parse_response_head
 from router.gateway.http.upstream.sse import FirstEvent, judge_event
 from router.gateway.http.upstream.usage import find_usage
 from router.gateway.layers.handover.cached_tokens import CachedTokens, with_cached_tokens
-from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
+from router.gateway.layers.usage.usage_frame import Stamp, UsageFrame, plain_ending
 from router.requests.pins import stored_response_id
 from router.requests.request_head import RequestHead, split_lines
 from router.requests.rewrites.json_splice import set_inner
@@ -121,21 +121,25 @@ PATTERNS: dict[str, Row] = {
     "router.requests.request_head._OTHER_VERSION": Row("match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)),
     "router.requests.rewrites.json_splice._OBJECT": Row("match"),
     "router.requests.rewrites.json_splice._OPENING": Row("match"),
-    "router.gateway.rewrites.body_rewriter._VERSION": Row("match"),
+    "router.requests.layers.relearn.layer._VERSION": Row("match"),
     "router.gateway.http.upstream.sse._DATA": Row("search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.http.upstream.usage.USAGE": Row(
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
     ),
-    "router.gateway.layers.handover.cached_tokens._CACHED": Row("search", (lambda size: b'"cached_tokens":' * (size // 16),)),
+    "router.gateway.layers.handover.cached_tokens._CACHED": Row(
+        "search", (lambda size: b'"cached_tokens":' * (size // 16),)
+    ),
     "router.gateway.layers.handover.cached_tokens._DETAILS": Row(
         "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
     ),
     "router.gateway.layers.handover.cached_tokens._READ": Row(
         "search", (lambda size: b'"cache_read_input_tokens":' * (size // 26),)
     ),
-    "router.gateway.layers.handover.cached_tokens._INPUT": Row("search", (lambda size: b'"input_tokens":' * (size // 15),)),
-    "router.gateway.rewrites.usage_frame._STAMP": Row(
+    "router.gateway.layers.handover.cached_tokens._INPUT": Row(
+        "search", (lambda size: b'"input_tokens":' * (size // 15),)
+    ),
+    "router.gateway.layers.usage.usage_frame._STAMP": Row(
         "search",
         (
             lambda size: b',"system_fingerprint":"' * (size // 23),

@@ -12,7 +12,7 @@ from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES, answer_limit
 from backends.vllm.server_info import parse_server_info
 from docs.build.worker_reads import WORKER_READS
 from router.gateway.http.upstream.usage import TAIL_BYTES, find_usage, trim
-from router.gateway.rewrites.usage_frame import UsageFrame
+from router.gateway.layers.usage.usage_frame import UsageFrame
 from router.requests.pins import ID_WITHIN_BYTES, stored_response_id
 from router.tokenization.remote_tokenizer import STEP_BYTES, id_pieces
 from router.workers import selftest_rendering

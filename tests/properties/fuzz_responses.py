@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from router.gateway.http.upstream.sse import FirstEvent
 from router.gateway.http.upstream.usage import find_usage
-from router.gateway.rewrites.usage_frame import UsageFrame
+from router.gateway.layers.usage.usage_frame import UsageFrame
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
 from tests.properties.harness import CUTS, cut_up
 from tests.properties.limits import limited

@@ -12,7 +12,7 @@ from backends.vllm.probe import probe
 from backends.worker import WorkerFacts, parse_endpoint
 from router.gateway.http.upstream.sse import FirstEvent
 from router.gateway.http.upstream.usage import find_usage, trim
-from router.gateway.rewrites.usage_frame import UsageFrame, plain_ending
+from router.gateway.layers.usage.usage_frame import UsageFrame, plain_ending
 from router.residency.event_feed import EventFeed
 from router.residency.exact.blocks import BlockIndex
 from tests.properties.fuzz_responses import EVENT_PARTS

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.gateway.http.upstream.headers import HOP_BY_HOP
+from router.gateway.layers.usage.layer import UsageObservation
 from router.placement.request import Usage
 from tests.properties.harness import CUTS, World, cut_up
 from tests.properties.strict import read_message
@@ -125,8 +126,9 @@ def test_a_request_that_is_asked_for_usage_has_only_the_question_more(request, c
     path, content = request
     world = World(auth={"allow": ["transfer_params"]})
     (endpoint,) = world.fleet.endpoints
+    (usage,) = [each for each in world.parts.features.all if isinstance(each, UsageObservation)]
     for api in SHAPES:
-        world.parts.rewriter.saw_plain(endpoint, api.decode(), ENDING, Usage())
+        usage.saw_plain(endpoint, api.decode(), ENDING, Usage())
     raw = b"POST %s HTTP/1.1\r\nHost: gw\r\nContent-Length: %d\r\n\r\n%s" % (path, len(content), content)
     world.client().send(*cut_up(raw, cuts))
     seen = read_message(world.dials[0].got, answer=False)

@@ -15,7 +15,6 @@ from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import GatewayContext
 from router.gateway.layers.trace.layer import TraceSink
-from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import PublicServer
 from router.metrics.registry import Registry
 from router.placement import core
@@ -23,6 +22,7 @@ from router.placement.core import DecisionCore
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import FailurePoint, Request, Usage
+from router.requests.layers.relearn.layer import Relearn
 from router.requests.metrics import GatewayMetrics
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap

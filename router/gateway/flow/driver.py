@@ -238,9 +238,7 @@ class RequestDriver:
     def _identify(self, parsed: ParsedBody) -> PendingPrompt | None:
         services, outbound = self._services, self._outbound
         if outbound.route.by_prefix:
-            limits = outbound.caller.limits
-            metered = limits is not None and limits.by_tokens
-            outbound.rewrites = services.rewriter.of(outbound.head, parsed, metered=metered)
+            services.features.read(outbound, parsed)
         if parsed.stream:
             self._flow.comments_from(outbound.arrived_s)
         return services.identifier.identify_now(outbound, parsed)

@@ -5,12 +5,11 @@ from typing import Final
 from router.gateway.flow.plan import RequestPlan
 from router.gateway.http.upstream.headers import request_to_worker
 from router.gateway.http.upstream.pool import ConnectionPool
-from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
-from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
 from router.requests.incoming import IncomingRequest
 from router.requests.metrics import Labels
+from router.requests.outgoing import AnswerFilter, OutgoingBody
 from router.requests.request_head import RequestHead
 from router.requests.rewrites.model_name import renamed
 from router.requests.routes import Route
@@ -25,7 +24,7 @@ class OutboundRequest(IncomingRequest):
     `upgrade`: the client asks for a protocol switch that the route allows. `body` is released when a worker answers.
     """
 
-    __slots__ = ("complete", "labels", "output_tokens", "peer", "plan", "rewrites", "ttft_s", "upgrade", "usage")
+    __slots__ = ("complete", "labels", "output_tokens", "peer", "plan", "ttft_s", "upgrade", "usage")
 
     def __init__(
         self,
@@ -40,7 +39,6 @@ class OutboundRequest(IncomingRequest):
         super().__init__(head, body, route, request_id, caller, arrived_s)
         self.peer = peer
         self.upgrade = head.websocket and route.upgrades and not head.has_body
-        self.rewrites: RequestRewrites | None = None
         self.plan: RequestPlan | None = None
         """How workers share the request, also after that was given up."""
         self.ttft_s: float | None = None
@@ -55,23 +53,22 @@ class OutboundRequest(IncomingRequest):
 
     def written(
         self, ticket: Ticket, now_s: float, rank: int | None, pools: ConnectionPool, *, plain: bool
-    ) -> tuple[bytes, bytes, UsageFrame | None]:
-        """Return the head and the body for the ticket's worker, as bytes, and the filter of the usage in the answer.
+    ) -> tuple[bytes, bytes, AnswerFilter | None]:
+        """Return the head and the body for the ticket's worker, as bytes, and the filter of the answer.
 
         `plain`: the answer must not be compressed.
         """
-        outgoing, plan = self._outgoing(ticket, now_s), self.plan
-        body, usage_frame = outgoing.body, outgoing.usage_frame
+        (of_client, outgoing), plan = self._outgoing(ticket, now_s), self.plan
         own_id = None if plan is None else plan.request_id(ticket)
         head = request_to_worker(
-            outgoing.head,
-            len(body),
+            of_client,
+            len(outgoing.body),
             ticket.candidate.endpoint.endpoint,
             self.id if own_id is None else own_id,
             rank,
             self.peer.encode("ascii"),
             self.upgrade,
-            plain=plain or usage_frame is not None,
+            plain=plain or outgoing.answer_filter is not None,
             authorization=None if pools.keys is None else pools.keys.line(ticket.candidate.endpoint.id),
             scheme=pools.scheme,
             worker=ticket.candidate.id,
@@ -80,17 +77,18 @@ class OutboundRequest(IncomingRequest):
         )
         if plan is not None and (line := plan.worker_line(ticket)):
             head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
-        return head, body, usage_frame
+        return head, outgoing.body, outgoing.answer_filter
 
-    def _outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
+    def _outgoing(self, ticket: Ticket, now_s: float) -> tuple[RequestHead, OutgoingBody]:
+        """Return head and body for the ticket's worker."""
         plan = self.plan
-        if plan is not None and (own := plan.own_body(self.head, ticket, now_s)) is not None:
-            return own
+        if plan is not None and (own := plan.own_body(ticket, now_s)) is not None:
+            return self.head, own
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body, _ = renamed(self.route, head, body, self.form, self.named, model)
             self.withheld = self.caller.withheld_salted
-        rewrites = self.rewrites
-        made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)
-        return made if plan is None else plan.added_to(made, ticket, now_s)
+        made = OutgoingBody(body)
+        for layer in self.layers:
+            made = layer.outgoing(made, ticket, now_s)
+        return head, made if plan is None else plan.added_to(made, ticket, now_s)

@@ -13,12 +13,11 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from router.gateway.flow.outcomes import Failure, Outcome
-from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
+from router.requests.outgoing import OutgoingBody
 from router.requests.placing import SharedPlacement
-from router.requests.request_head import RequestHead
 
 
 class PlannedLeg(NamedTuple):
@@ -128,7 +127,7 @@ class RequestPlan(SharedPlacement):
         """Return the longest time until the first event of an attempt that is written now; None to keep its limit."""
         return None
 
-    def own_body(self, head: RequestHead, ticket: Ticket, now_s: float) -> OutgoingBody | None:
+    def own_body(self, ticket: Ticket, now_s: float) -> OutgoingBody | None:
         """Return what the ticket's worker gets in place of the client's request; None for the client's own."""
         return None
 

@@ -149,16 +149,15 @@ class Responder:
         self._services.edges.cancel(attempt, self._services.time())
 
     def _usage(self, attempt: Attempt) -> Usage:
-        """Return the usage that the complete answer reports, and learn from it for later rewrites."""
-        relay, response, rewrites = self.relay, attempt.response, self._outbound.rewrites
-        assert response is not None
+        """Return the usage that the complete answer reports, and tell the layers."""
+        relay = self.relay
         if self.answering is None and attempt.connection is not None:
             relay.attach(attempt.connection, attempt.usage_frame)
         relay.flush()
         tail = relay.tail()
         usage = find_usage(tail)
-        if rewrites is not None and (relay.usage_frame is None or relay.usage_frame.asked_for):
-            rewrites.answered(attempt.ticket.candidate.endpoint, response, relay.usage_frame, tail, usage)
+        for layer in self._outbound.layers:
+            layer.answered(attempt, tail, usage)
         return usage
 
     def complete(self, attempt: Attempt) -> None:

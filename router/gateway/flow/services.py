@@ -20,7 +20,6 @@ from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers
-from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.placement.tickets import Ticket
 from router.requests.identify.stage import IdentifyStage
 from router.requests.layer import Features
@@ -115,7 +114,6 @@ class GatewayServices:
     pools: ConnectionPool
     placements: PlacementGate
     edges: AttemptEdges
-    rewriter: BodyRewriter
     pins: Pins
     lines: ResponseLines
     log: RequestLog

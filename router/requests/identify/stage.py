@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
@@ -25,6 +25,7 @@ from router.requests.incoming import IncomingRequest
 from router.requests.pins import Pins
 from router.requests.request_head import RequestHead
 from router.requests.response_search import ResponseSearch, may_be_stored
+from router.requests.rewrites.json_splice import salted
 from router.requests.routes import RouteTable
 from router.requests.time_slices import TimeSlices
 from router.residency.prompt import Prompt
@@ -42,8 +43,11 @@ _SINGLE: Final = SessionKind.SINGLE
 _CONVERSATION: Final = SessionKind.CONVERSATION
 
 
-class Salter(Protocol):
-    """Adds the cache salt of a tenant to a body."""
+class Salter:
+    """Adds the cache salts of tenants to bodies, which isolates their caches."""
+
+    def __init__(self) -> None:
+        self.salted = 0
 
     def salt(self, body: bytes, salt: str, *, counted: bool = True) -> bytes:
         """Return `body` with the salt.
@@ -51,6 +55,8 @@ class Salter(Protocol):
         Raises:
             RequestError: the salt cannot be added with certainty.
         """
+        self.salted += counted
+        return salted(body, salt)
 
 
 @dataclass(frozen=True, slots=True)

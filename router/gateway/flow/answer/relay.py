@@ -18,7 +18,7 @@ from router.gateway.http.upstream.headers import (
 )
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.http.upstream.usage import TAIL_BYTES, trim
-from router.gateway.rewrites.usage_frame import UsageFrame
+from router.requests.outgoing import AnswerFilter
 from router.requests.request_head import RequestHead
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
@@ -117,10 +117,10 @@ class Relay:
         self.read: Callable[[bytes], None] = _ignore
         """Takes the reads that follow `open`."""
         self._tail = b""
-        self.usage_frame: UsageFrame | None = None
+        self.usage_frame: AnswerFilter | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
 
-    def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
+    def attach(self, connection: UpstreamConnection, usage_frame: AnswerFilter | None) -> None:
         self.connection = connection
         self.usage_frame = usage_frame
 

@@ -18,9 +18,9 @@ from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.last_look import LastLook
-from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.rank_numbers import RankForm
 from router.placement.tickets import Ticket
+from router.requests.outgoing import AnswerFilter
 
 # Server errors about the request, not about the worker: another worker would answer the same.
 _NOT_A_FAILURE = frozenset({501, 505})
@@ -103,7 +103,7 @@ class Attempt:
         self.response: ResponseHead | None = None
         self.refused = 0
         """The 4xx status of a stream whose first event is an error about the request; otherwise 0."""
-        self.usage_frame: UsageFrame | None = None
+        self.usage_frame: AnswerFilter | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
         self.failure: Failure | None = None
         self.since_s = 0.0
@@ -259,7 +259,7 @@ class Attempt:
         The rank may be given in another form, or not at all; a further attempt would use the first form. An old vLLM
         refuses the question for usage.
         """
-        candidate, usage_frame = self.ticket.candidate, self.usage_frame
+        candidate = self.ticket.candidate
         if candidate.rank is not None:
             if self._other_forms is None:
                 self._other_forms = candidate.endpoint.ranks.other_forms()
@@ -267,11 +267,7 @@ class Attempt:
             self._rank_form = form or candidate.endpoint.ranks.form
             if form is not None:
                 return True
-        if usage_frame is None or not usage_frame.asked_for:
-            return False
-        if self._outbound.rewrites is not None:
-            self._outbound.rewrites.unask(candidate.endpoint)
-        return True
+        return any(layer.takes_back(self) for layer in self._outbound.layers)
 
     def response_read(self, data: bytes) -> None:
         opening, connection, response = self._opening, self.connection, self.response

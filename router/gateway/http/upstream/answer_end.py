@@ -19,7 +19,8 @@ import msgspec
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.http.upstream.sse import EVENT_END, StreamError, data_of, judge_event
+from router.gateway.http.upstream.sse import StreamError, data_of, judge_event
+from router.requests.outgoing import EVENT_END
 
 RECENT_BYTES = 8_192
 """How much of the end of a stream is kept to judge it by."""

@@ -13,8 +13,8 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventError
+from router.requests.outgoing import EVENT_END
 
-EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA = re.compile(rb"^data:[ ]?([^\r\n]*+)", re.MULTILINE)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A first event larger than this counts as content, since errors are short.

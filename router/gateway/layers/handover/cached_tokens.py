@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import ClassVar
 
 from router.gateway.http.upstream.usage import TAIL_BYTES, USAGE
-from router.gateway.rewrites.usage_frame import UsageFrame
+from router.requests.outgoing import AnswerFilter
 
 _CACHED = re.compile(rb'("cached_tokens"\s*:\s*)\d+')
 _DETAILS = re.compile(rb'("prompt_tokens_details"\s*:\s*)\{[^{}]*+\}')
@@ -16,21 +15,20 @@ _INPUT = re.compile(rb'("input_tokens"\s*:\s*)(\d{1,15})')
 _REPORTS = (b'"cached_tokens"', b'"cache_read_input_tokens"')
 
 
-class CachedTokens(UsageFrame):
+class CachedTokens(AnswerFilter):
     """Rewrites the events of a stream that report cached tokens. `taken` is the last of them.
 
     `cached` returns the number, or None if the other worker has not reported it: then the details are null, as from a
     worker that reports none. For an answer that is no stream, use `of_body`.
     """
 
-    asked_for: ClassVar[bool] = False
     __slots__ = ("_cached",)
 
     def __init__(self, cached: Callable[[], int | None]) -> None:
-        super().__init__(None)
+        super().__init__()
         self._cached = cached
 
-    def of_body(self) -> UsageFrame | None:
+    def of_body(self) -> AnswerFilter | None:
         """Return the rewrite for an answer that is one JSON document."""
         return CachedTokensOfBody(self._cached)
 
@@ -38,8 +36,6 @@ class CachedTokens(UsageFrame):
         return any(name in content for name in _REPORTS)
 
     def _judged(self, event: bytes) -> bytes:
-        if not self._suspicious(event):
-            return event
         self.taken = with_cached_tokens(event, self._cached())
         return self.taken
 

@@ -20,8 +20,6 @@ from router.gateway.flow.plan import After, PlanHost, PlannedAttempt, PlannedLeg
 from router.gateway.layers.handover.cached_tokens import CachedTokens
 from router.gateway.layers.handover.concurrent_prefill import ConcurrentPrefill
 from router.gateway.layers.handover.prefill_peers import HandoverParts
-from router.gateway.rewrites.body_rewriter import OutgoingBody
-from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
@@ -29,7 +27,7 @@ from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Ticket
-from router.requests.request_head import RequestHead
+from router.requests.outgoing import AnswerFilter, OutgoingBody
 
 PREFILL_S = 120.0
 """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
@@ -300,9 +298,9 @@ class KvHandover(RequestPlan):
         # The time to dial has passed, or the parameters were not sent after all.
         return None if self.together else self.limit_s(ticket, now_s)
 
-    def own_body(self, head: RequestHead, ticket: Ticket, now_s: float) -> OutgoingBody | None:
+    def own_body(self, ticket: Ticket, now_s: float) -> OutgoingBody | None:
         body = self.outgoing(ticket, now_s)
-        return None if body is None else OutgoingBody(head, body, self.rewrite(ticket))
+        return None if body is None else OutgoingBody(body, self.rewrite(ticket))
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
@@ -322,7 +320,7 @@ class KvHandover(RequestPlan):
             self._transfer = self._handovers.planner.transfer(ticket, now_s)
         return decode_body(self._members, params)
 
-    def rewrite(self, ticket: Ticket) -> UsageFrame | None:
+    def rewrite(self, ticket: Ticket) -> AnswerFilter | None:
         """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached."""
         if ticket is not self.decode or self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
             return None

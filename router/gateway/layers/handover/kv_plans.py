@@ -11,12 +11,12 @@ from backends.vllm.handover.request_body import outermost, split
 from router.gateway.layers.handover.handover import KvHandover, SidecarHandover
 from router.gateway.layers.handover.kv_pull import KvPull, Pulls
 from router.gateway.layers.handover.pairs import Handovers
-from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.roles import SIDECAR
 from router.placement.handover.plan import LegPlan
 from router.placement.handover.planner import HandoverPlanner
 from router.placement.request import Request
+from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED
 
 KvPlan: TypeAlias = KvHandover | KvPull
 """How workers share one request. Both kinds answer the flow's questions by the same names: does the answer of an

@@ -14,13 +14,13 @@ from backends.vllm.handover.request_body import with_params
 from router.config.model import HandoverConfig
 from router.gateway.flow.outcomes import AttemptEvent
 from router.gateway.flow.plan import After, PlannedAttempt, PlannedLeg, RequestPlan, Within
-from router.gateway.rewrites.body_rewriter import OutgoingBody
 from router.metrics.instruments import Counter
 from router.placement.core import DecisionCore
 from router.placement.handover.links import Transfer
 from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan, peer_address
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
+from router.requests.outgoing import OutgoingBody
 
 PULLED: Final = "pulled"
 MISSED: Final = "missed"

@@ -40,7 +40,7 @@ def test_an_option_is_set_in_the_outermost_object_alone(text):
     present = wanted.get("stream_options")
     splice = set_inner(text.encode(), "stream_options", "include_usage", b"true", present)
     if splice is not None:
-        sent = json.loads(spliced(text.encode(), [splice]))
+        sent = json.loads(spliced(text.encode(), splice))
         assert sent == {**wanted, "stream_options": {**(present or {}), "include_usage": True}}
 
 

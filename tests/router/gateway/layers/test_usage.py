@@ -8,114 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.worker import LoadReport, WorkerFacts
-from router.gateway.rewrites.body_rewriter import FIRST_STREAMS
-from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
+from router.gateway.layers.usage.layer import FIRST_STREAMS
+from router.gateway.layers.usage.usage_frame import Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.request import Usage
-from router.requests.rewrites.json_splice import set_inner, spliced
+from router.requests.outgoing import HELD_BYTES
 from router.security.keys import new_key
 from tests.support.answers import END, STREAM_HEAD, answer_json, chunk
-from tests.support.gateway_rig import FACTS
-from tests.support.raw_client import PLAIN, key_line, post
+from tests.support.raw_client import key_line, post
 
-OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
-
-
-def with_usage(body: bytes, present: object) -> bytes | None:
-    splice = set_inner(body, "stream_options", "include_usage", b"true", present)
-    return None if splice is None else spliced(body, [splice])
-
-
-# bodies
-
-
-@pytest.mark.parametrize(
-    ("present", "wanted"),
-    [
-        (None, {"include_usage": True}),
-        ({}, {"include_usage": True}),
-        ({"include_usage": False}, {"include_usage": True}),
-        ({"include_usage": None}, {"include_usage": True}),
-        ({"include_usage": "no"}, {"include_usage": True}),
-        ({"x": "} , {", "include_usage": 0}, None),
-        ({"x": 1, "include_usage": 0.0, "y": "z"}, {"x": 1, "include_usage": True, "y": "z"}),
-        ({"x": [1, {"y": 2}]}, {"include_usage": True, "x": [1, {"y": 2}]}),
-        ({"x": {"include_usage": False}, "include_usage": False}, None),
-        ("odd", None),
-        ([], None),
-    ],
-)
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_member_is_inserted(present, wanted, indent):
-    fields = OTHERS if present is None else {**OTHERS, "stream_options": present, "last": 1}
-    body = json.dumps(fields, indent=indent).encode()
-    changed = with_usage(body, present)
-    if wanted is None:
-        assert changed is None
-        return
-    assert changed is not None and json.loads(changed) == {**fields, "stream_options": wanted}
-    splice = set_inner(body, "stream_options", "include_usage", b"true", present)
-    assert changed[: splice.start] == body[: splice.start]
-    assert changed[splice.start + len(splice.text) :] == body[splice.end :]
-
-
-@pytest.mark.parametrize(
-    ("body", "present"),
-    [
-        (b'{"a":{"stream_options":null},"stream_options":{}}', {}),
-        (b'{"a":{"stream_options":{"x":1}}}', None),
-        (b'{"stream_options":null}', None),
-        (b'{"stream_options":{},"stream_options":{}}', {}),
-        (b'{"stream\\u005foptions":{}}', {}),
-        (b'{"stream_options":{"include\\u005fusage":false},"b":{"include_usage":1}}', {"include_usage": False}),
-        ('{"a":1}'.encode("utf-16"), None),
-        ('{"a":1}'.encode("utf-16-le"), None),
-        (b"[1]", None),
-        (b"", None),
-        (b'{"stream_options":7}', 7),
-    ],
-)
-def test_an_uncertain_splice_is_not_made(body, present):
-    assert with_usage(body, present) is None
-
-
-def test_two_splices_apply_to_an_empty_object():
-    assert json.loads(with_usage(b" { } ", None)) == {"stream_options": {"include_usage": True}}
-    body = b'{"vllm_xargs":{"a":1},"z":2}'
-    splices = [
-        set_inner(body, "vllm_xargs", "kv_cache_report_mode", b'"full"', {"a": 1}),
-        set_inner(body, "stream_options", "include_usage", b"true", None),
-    ]
-    wanted = {
-        "stream_options": {"include_usage": True},
-        "vllm_xargs": {"kv_cache_report_mode": "full", "a": 1},
-        "z": 2,
-    }
-    assert json.loads(spliced(body, splices)) == wanted
-    assert spliced(body, []) == body
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(['"stream_options":{}', "}{"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["stream_options", "include_usage", "a"]), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(st.sampled_from(["stream_options", "messages", "a", "b"]), json_values, max_size=4), st.booleans()
-)
-def test_a_splice_changes_only_its_member(fields, spaced):
-    body = json.dumps(fields, indent=1 if spaced else None, ensure_ascii=not spaced).encode()
-    changed = with_usage(body, fields.get("stream_options"))
-    if changed is not None:
-        options = fields.get("stream_options") or {}
-        assert json.loads(changed) == {**fields, "stream_options": {**options, "include_usage": True}}
-
 
 # the frame
 
@@ -252,8 +153,8 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes
     assert seen[1].body == STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     assert seen[1].header(b"content-length") == b"%d" % len(seen[1].body)
     assert len({request.connection for request in seen}) == 1, "both sides stay open"
-    rewrites = gate.gateway.statistics()["rewrites"]
-    assert (rewrites["usage_asked"], rewrites["usage_taken_out"], rewrites["usage_missing"]) == (2, 2, 0)
+    rewrites = gate.gateway.statistics()["usage"]
+    assert (rewrites["asked"], rewrites["taken_out"], rewrites["missing"]) == (2, 2, 0)
 
 
 async def test_a_salted_stream_also_reports_its_usage(rig):
@@ -296,7 +197,7 @@ async def test_a_worker_that_reports_usage_unasked_is_not_asked(rig):
     gate = await rig(streaming(plain_usage=True), **INJECT)
     replies = [await gate.ask(post(body=STREAMED)) for _ in range(3)]
     assert {reply.body for reply in replies} == {replies[0].body} and usage_frame() in replies[0].body
-    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 0
+    assert gate.gateway.statistics()["usage"]["asked"] == 0
 
 
 @pytest.mark.parametrize(
@@ -356,7 +257,7 @@ async def test_a_worker_that_refuses_the_question_gets_the_request_without_it(ri
     assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
     asked = [b"stream_options" in request.body for request in gate.workers[0].requests]
     assert asked == [False, True, False, False, False], "it is asked once, and never again"
-    assert gate.gateway.statistics()["rewrites"]["usage_refused"] == 1
+    assert gate.gateway.statistics()["usage"]["refused"] == 1
     assert gate.idle and "failed" not in "".join(gate.recorded.events)
 
 
@@ -409,7 +310,7 @@ async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, at):
     dying["now"] = True
     reply = await gate.ask(post(body=STREAMED), on_head=started.set)
     assert reply.body.startswith(frame("a") + b'data: {"error"') and reply.body.endswith(DONE)
-    assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
+    assert gate.idle and gate.gateway.statistics()["usage"]["taken_out"] == 0
 
 
 async def test_a_retry_is_rewritten_for_its_own_worker(rig):
@@ -423,99 +324,16 @@ async def test_a_retry_is_rewritten_for_its_own_worker(rig):
     plain = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
     replies = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
     assert {reply.body for reply in replies} == {plain[0].body}
-    assert gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 2
-
-
-# cache re-announcement
+    assert gate.gateway.statistics()["usage"]["taken_out"] == 2
 
 
 class Asking:
-    """Lets every placed request ask, and records the requests."""
-
-    def __init__(self):
-        self.asked = []
-
     def asks_again(self, slot, ticket_id, now_s):
-        self.asked.append((slot, ticket_id))
         return True
 
 
-@pytest.fixture
-async def asking(rig):
-    """`await asking(script, load, version)`: a gateway whose requests all may ask, and the record of them."""
-
-    async def build(script, load=None, version="0.33.0", **settings):
-        relearn = Asking()
-        facts = WorkerFacts(version=version, models=FACTS.models, caches=FACTS.caches)
-        gate = await rig(script, facts=facts, relearn=relearn, **settings)
-        gate.fleet.endpoints[0].candidates[0].load = load
-        return gate, relearn
-
-    return build
-
-
-async def test_a_request_carries_the_report_field(asking):
-    gate, relearn = await asking(answer_json)
-    await gate.ask(post(body=PLAIN))
-    body = b'{"model":"m","messages":[],"vllm_xargs":{"other":[1,"x"]}}'
-    await gate.ask(post(body=body))
-    first, second = (json.loads(request.body) for request in gate.workers[0].requests)
-    assert first == {**json.loads(PLAIN), "vllm_xargs": {"kv_cache_report_mode": "full"}}
-    assert second["vllm_xargs"] == {"kv_cache_report_mode": "full", "other": [1, "x"]}
-    assert len(relearn.asked) == gate.gateway.statistics()["rewrites"]["relearn_asked"] == 2
-
-
-@pytest.mark.parametrize(
-    ("path", "prompt"),
-    [
-        ("/v1/completions", b'"prompt":"x"'),
-        ("/v1/messages", b'"max_tokens":1,"messages":[{"role":"user","content":"x"}]'),
-        ("/v1/responses", b'"input":"x"'),
-    ],
-)
-async def test_every_path_placed_by_prefix_carries_the_report_field(asking, path, prompt):
-    gate, _ = await asking(answer_json)
-    await gate.ask(post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
-    sent = json.loads(gate.workers[0].requests[0].body)
-    assert sent["vllm_xargs"] == {"kv_cache_report_mode": "full"}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"model":"m","messages":[],"vllm_xargs":{"kv_cache_report_mode":"incremental"}}',
-        b'{"model":"m","messages":[],"vllm_xargs":null}',
-        b'{"model":"m","messages":[],"prompt_logprobs":1}',
-        b'{"model":"m","messages":[],"n":2}',
-    ],
-)
-async def test_other_requests_do_not_ask_for_a_report(asking, body):
-    gate, relearn = await asking(answer_json)
-    await gate.ask(post(body=body))
-    assert gate.workers[0].requests[0].body == body and relearn.asked == []
-
-
-@pytest.mark.parametrize(
-    ("version", "waiting", "kv_usage", "asks"),
-    [
-        ("0.33.0", 0, 0.5, True),
-        ("v0.26.1rc1", 0, 0.5, True),
-        (None, 0, 0.5, True),
-        ("0.25.1", 0, 0.5, False),
-        ("0.33.0", 1, 0.5, False),
-        ("0.33.0", 0, 0.95, False),
-    ],
-)
-async def test_busy_and_old_workers_are_not_asked_for_a_report(asking, version, waiting, kv_usage, asks):
-    load = LoadReport(0, 1, waiting, kv_usage)
-    gate, relearn = await asking(answer_json, load, version)
-    await gate.ask(post(body=PLAIN))
-    assert bool(relearn.asked) is asks
-    assert (b"vllm_xargs" in gate.workers[0].requests[0].body) is asks
-
-
-async def test_usage_and_report_rewrites_combine(asking):
-    gate, _ = await asking(streaming(), **INJECT)
+async def test_usage_and_report_rewrites_combine(rig):
+    gate = await rig(streaming(), **INJECT, relearn=Asking())
     replies = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
     assert replies[0].body == replies[1].body
     body = json.loads(gate.workers[0].requests[1].body)

@@ -1,0 +1,1 @@
+"""Asks workers for the usage of streams, and takes the answer out of the stream."""

@@ -1,0 +1,1 @@
+"""Asks workers to announce the blocks that a request reuses again."""
