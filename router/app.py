@@ -35,6 +35,7 @@ from router.placement.readings import PlacementReadings
 from router.process.children.child import ChildResources
 from router.process.children.private_api import IN_FLIGHT, KNOWN, METRICS, private_routes, with_version
 from router.process.control_plane import ControlPlane
+from router.process.front import ListeningFront
 from router.process.gateway_view import GatewayView
 from router.process.listeners import Listeners, admin_socket
 from router.process.ports import Ports
@@ -42,6 +43,7 @@ from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
+from router.requests.front import FrontContext
 from router.requests.metrics import GatewayMetrics
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
@@ -63,6 +65,7 @@ class GatewayProcess:
     """One gateway process. `resources` is given to one of several.
 
     `observer` sees what the watch of the workers learns. `answers` are further answers of the public port, by path.
+    `front` makes what takes requests in, in place of the HTTP gateway.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class GatewayProcess:
         *,
         observer: WorkerObserver | None = None,
         answers: Mapping[str, Callable[[], Answer]] | None = None,
+        front: Callable[[FrontContext], ListeningFront] | None = None,
     ) -> None:
         sources = sources or Sources(config, lambda: config)
         given = None if resources is None else resources.given
@@ -97,7 +101,7 @@ class GatewayProcess:
         self._measurements = self._build_measurements()
         self.core = self._build_core()
         self.watcher = self._build_watcher(observer)
-        self.gateway = self._build_gateway(answers)
+        self.gateway = self._build_gateway(answers) if front is None else front(self._front_context())
         self.running = RunningGateway(
             config,
             self.fleet,
@@ -176,7 +180,13 @@ class GatewayProcess:
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
         return watcher
 
-    def _build_gateway(self, answers: Mapping[str, Callable[[], Answer]] | None) -> PublicServer:
+    def _front_context(self) -> FrontContext:
+        metrics, config = GatewayMetrics(self.registry), self._share.of(self.config)
+        return FrontContext(
+            config, self.core, self.fleet, self.identity, metrics, self.registry, self._worker_tls, self._instance
+        )
+
+    def _build_gateway(self, answers: Mapping[str, Callable[[], Answer]] | None) -> ListeningFront:
         context = GatewayContext(
             self._share.of(self.config),
             self.core,

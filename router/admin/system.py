@@ -13,10 +13,10 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
-from router.gateway.server import PublicServer
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
+from router.requests.front import Front
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import Level
@@ -130,8 +130,8 @@ class ProcessView(AdminView, Protocol):
     def measurements(self) -> Measurements: ...
 
     @property
-    def gateway(self) -> PublicServer:
-        """The public port: previews of requests, and the fill of limits."""
+    def gateway(self) -> Front:
+        """The front: previews of requests, and the fill of limits."""
 
     def in_flight(self) -> Mapping[str, int]:
         """Return requests at each worker, including those of a gateway that this one took over from."""

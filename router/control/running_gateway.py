@@ -13,10 +13,10 @@ from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig,
 from router.control.change import NotAppliedError
 from router.control.state.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
 from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing
-from router.gateway.server import PublicServer
 from router.placement.fleet.fleet import Fleet
 from router.placement.named_policies import NamedPolicies
 from router.placement.policies.chosen_policy import spec_of
+from router.requests.front import Front
 from router.tokenization.local.sources import ReadFiles
 from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.watcher import Watcher
@@ -33,7 +33,7 @@ class RunningGateway:
         config: Config,
         fleet: Fleet,
         watcher: Watcher,
-        gateway: PublicServer,
+        gateway: Front,
         identity: PromptIdentifier,
         policies: NamedPolicies,
         now_s: Callable[[], float],

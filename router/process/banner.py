@@ -77,7 +77,8 @@ def readiness_of(
 async def announce(look: Callable[[], Readiness], address: str, config: Config) -> None:
     """Warn if there are no workers. Wait until one is ready and its view has been tested, then print the line.
 
-    `address` is that of the public port, as HOST:PORT or the path of a Unix socket.
+    `address` is that of the public port, as HOST:PORT or the path of a Unix socket. With a scheme, as that of the
+    endpoint picker, there is no command to try.
     """
     if not look().workers:
         log.warning(NO_WORKERS)
@@ -86,17 +87,17 @@ async def announce(look: Callable[[], Readiness], address: str, config: Config) 
     end_s = asyncio.get_running_loop().time() + VIEWS_WAIT_S
     while not look().settled and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
-    print_line(look(), command(address, config, look().models))
+    print_line(look(), None if "://" in address else command(address, config, look().models))
 
 
-def print_line(now: Readiness, command: str) -> None:
+def print_line(now: Readiness, command: str | None) -> None:
     """Print the line for people on a terminal, and log it otherwise."""
     if not log.isEnabledFor(logging.INFO):
         return
     if on_terminal():
-        say(f"{_GREEN}{sentence(now)}{_PLAIN}; try: {command}")
+        say(f"{_GREEN}{sentence(now)}{_PLAIN}" + ("" if command is None else f"; try: {command}"))
     else:
-        log.info("ready", extra={**_fields(now), "try": command})
+        log.info("ready", extra=_fields(now) if command is None else {**_fields(now), "try": command})
 
 
 def sentence(now: Readiness) -> str:

@@ -17,13 +17,13 @@ from router.diagnosis.facts import facts_of
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.split_plan import members
 from router.discovery.discovery import Discovery
-from router.gateway.server import PublicServer
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.process.banner import Readiness, readiness_of
 from router.process.control_plane import ControlPlane, ProcessKnows
 from router.process.ports import Ports
 from router.replicas.replica import Replica
+from router.requests.front import Front
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.exposition import Exposition
 from router.telemetry.history import TrafficHistory
@@ -45,7 +45,7 @@ class GatewayView:
     watcher: Watcher
     identity: PromptIdentifier
     measurements: Measurements
-    gateway: PublicServer
+    gateway: Front
     operations: WorkerOperations
     instruments: Exposition
     plane: ControlPlane

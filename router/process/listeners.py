@@ -101,7 +101,12 @@ def _port(listener: socket.socket) -> int:
 
 
 def url_of(address: str, tls: TlsConfig) -> str:
-    """Return a bound address as a URL. An address that begins with a slash or a dot is a Unix socket's path."""
+    """Return a bound address as a URL. An address that begins with a slash or a dot is a Unix socket's path.
+
+    A front without HTTP names its scheme itself.
+    """
+    if "://" in address:
+        return address
     if address.startswith(("/", ".")):
         return f"unix:{address}"
     return f"http://{address}" if tls.cert_file is None else f"https://{address}"

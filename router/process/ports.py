@@ -15,10 +15,10 @@ from router.config.model import Config
 from router.gateway.http.large_blocks import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
-from router.gateway.server import PublicServer, address_of
 from router.placement.fleet.fleet import Fleet
 from router.process.banner import Readiness, announce
 from router.process.children.child import ChildResources
+from router.process.front import ListeningFront
 from router.process.listeners import ListenAddresses, Listeners, listen_addresses, url_of
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.process.takeover.client import TakeoverClient
@@ -40,7 +40,7 @@ class Ports:
         self,
         config: Config,
         fleet: Fleet,
-        gateway: PublicServer,
+        gateway: ListeningFront,
         resources: ChildResources | None,
         ledger: ReplicaLedger | None,
     ) -> None:
@@ -63,6 +63,7 @@ class Ports:
         """Duplicates of the listeners that were handed over, and the `_socket_file` and `leave_queue` that go with
         them, for `resume`."""
         self._banner: asyncio.Task[None] | None = None
+        self._addresses: list[str] = []
 
     async def open(self, admin: AdminServer, listeners: Listeners | None) -> None:
         """Serve the public port, on `listeners` if given. `admin` is bound, and serves after `open_admin`.
@@ -80,7 +81,7 @@ class Ports:
 
     async def _open_child(self, resources: ChildResources) -> None:
         ledger = resources.ledger
-        await self._gateway.start(
+        self._addresses = await self._gateway.start(
             resources.public,
             accept_order=resources.accept_order,
             pins=ledger.pins(self._pinnable),
@@ -91,14 +92,14 @@ class Ports:
 
     async def _open_own(self, listeners: Listeners | None) -> None:
         own = self._ledger
-        addresses = await self._gateway.start(
+        self._addresses = await self._gateway.start(
             listeners.public if listeners is not None else None,
             limits=own.limits if own is not None else None,
         )
         self.leave_queue = listeners is not None
         if self._config.uds is not None and not (listeners is not None and listeners.manager_owned):
             self._socket_file = socket_file(self._config.uds)
-        for address in addresses:
+        for address in self._addresses:
             log.info("public port listening", extra={"url": url_of(address, self._config.tls)})
 
     def _pinnable(self) -> list[WorkerId]:
@@ -112,8 +113,7 @@ class Ports:
         if self._resources is None:
             log.info("admin port listening", extra={"url": url_of(self.admin.address, self._config.admin_tls)})
         if self._resources is None or self._resources.given.process == 0:
-            address = address_of(self._gateway.listeners[0].getsockname())
-            self._banner = asyncio.create_task(announce(readiness, address, self._config), name="banner")
+            self._banner = asyncio.create_task(announce(readiness, self._addresses[0], self._config), name="banner")
 
     @property
     def admin(self) -> AdminServer:
