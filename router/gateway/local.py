@@ -23,7 +23,7 @@ from router.requests.model_names import ModelNames
 from router.requests.request_head import RequestHead
 from router.requests.request_ids import RequestIds
 from router.requests.routes import Route, RouteTable
-from router.security.keys import ApiKeys, presented
+from router.security.keys import ApiKeys, let_in
 
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""
@@ -32,9 +32,7 @@ _GET = ("GET", "HEAD")
 _MODEL = "/v1/models/"
 _OPEN = frozenset({"/health", "/ping", "/livez", "/livez/engine", "/readyz", "/version"})
 """Paths that need no API key."""
-_NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
 _ENCODED = "the gateway decodes no Content-Encoding; send the body without one"
-_WRONG_KEY = "the API key given is not known here"
 
 
 class MethodNotAllowed(RequestError):
@@ -112,10 +110,7 @@ class LocalAnswers:
         """
         if head.path in _OPEN or head.method == "OPTIONS":
             return None
-        key = presented(head.fields)
-        name = keys.name_of(key) if key is not None else None
-        if name is None:
-            raise RequestError(ErrorKind.INVALID_API_KEY, _WRONG_KEY if key is not None else _NO_KEY)
+        name = let_in(keys, head.fields)
         self._metrics.requests_by_key.add(1.0, (name,))
         return name
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from policies.view import Decision
 from router.errors import ErrorKind
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.fleet import Fleet
@@ -98,6 +99,22 @@ class Dispatcher:
         self._budget.follow(ticket, again, point, refusal_s)
         if point is FailurePoint.ANSWERED:
             again.suspect = (ticket.candidate.endpoint, reason)
+        return again
+
+    def follow(self, ticket: Ticket, endpoint_id: str, now_s: float) -> Ticket | None:
+        """Move the request's load to the endpoint that serves it, because a proxy has chosen another one.
+
+        None if the fleet has no such endpoint, or it is not ready. The time to its first token teaches nothing, because
+        the worker has the request for longer than its ticket says.
+        """
+        self._tickets.moved(ticket, now_s, endpoint_id)
+        selection = self._selector.select(ticket.request, (), now_s, (endpoint_id,))
+        if not isinstance(selection, Selection):
+            return None
+        seen = self._placer.see(ticket.request, selection, now_s)
+        seen.decision = Decision(seen.fleet.ids, "another proxy's choice")
+        again = self._placer.place(ticket.request, seen, now_s, ticket.attempt + 1, by_policy=False)
+        again.situation = None
         return again
 
     def has_alternative(

@@ -9,6 +9,7 @@ from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, Residen
 from router.placement.comparison import Comparisons
 from router.placement.fleet import traffic
 from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import WorkerState
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.output_length import OutputLengths
 from router.placement.load.fleet_load import WorkerLoads
@@ -183,6 +184,30 @@ class Tickets:
         self._end(ticket, now_s, "cancelled", served=decodes)
         self._counts["cancelled"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
+
+    def released(self, ticket: Ticket, now_s: float) -> None:
+        """Record that an answer that passes elsewhere has ended, as far as predictions and load reports tell.
+
+        The worker has answered its probes meanwhile, which ends a trial, too. No speed or length is learned.
+        """
+        if ticket.ended:
+            return
+        if ticket.trial and ticket.candidate.endpoint.state is WorkerState.HALF_OPEN:
+            traffic.succeeded(self._fleet, ticket.candidate.endpoint, trial=True, complete=True)
+            ticket.trial = False
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            slot = self._residency.slot(ticket.candidate.slot)
+            slot.finished(ticket.request.prompt, None, None, ticket_id=ticket.id)
+        self._end(ticket, now_s, "released by prediction", served=True)
+        self._counts["finished"] += 1
+        self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s)
+
+    def moved(self, ticket: Ticket, now_s: float, to: str) -> None:
+        """Record that another endpoint got the request, which counts against no worker."""
+        if not ticket.ended:
+            self._end(ticket, now_s, f"served by {to}", served=False)
+            self._counts["cancelled"] += 1
+            self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
     def not_handed_over(self, ticket: Ticket, now_s: float, reason: str) -> None:
         """Record that a worker answered without the KV cache that another one should have handed over.

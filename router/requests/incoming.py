@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from router.placement.request import Request
 from router.placement.tickets import Ticket
@@ -24,7 +24,7 @@ class IncomingRequest:
 
     __slots__ = (
         "admitted_by", "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
-        "layers", "named", "queued_for_model", "request", "route", "size_bytes", "ticket", "withheld",
+        "layers", "named", "queued_for_model", "request", "route", "size_bytes", "ticket", "withheld", "within",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,8 @@ class IncomingRequest:
         """The quarantine's key of the body; 0 until it is first needed."""
         self.ticket: Ticket | None = None
         """The last placement."""
+        self.within: Container[str] | None = None
+        """The endpoints to which whoever sent the request limits it; None for all."""
 
     def rename(self, model: str) -> None:
         """Put `model` into head and body in place of the model that they name.

@@ -106,7 +106,12 @@ class PlacementGate:
         Raises:
             RequestError: the request may go to no endpoint.
         """
-        return self.quarantine.within(self.body_key(incoming), failed) if self.quarantine.active else None
+        within = self.quarantine.within(self.body_key(incoming), failed) if self.quarantine.active else None
+        asked = incoming.within
+        if asked is None:
+            return within
+        ids = within if within is not None else [endpoint.id for endpoint in self.fleet.endpoints]
+        return frozenset(one for one in ids if one in asked)
 
     def place(
         self, incoming: IncomingRequest, request: Request, waited: Waited, since_s: float, now_s: float

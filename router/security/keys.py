@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
 from router.config.model import AuthConfig
+from router.errors import ErrorKind, RequestError
 from router.security.file_problem import UnusableFileError, read_text
 
 PREFIX = "wr-"
@@ -25,6 +26,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LINE = re.compile(rf"({NAME.pattern})[ \t]+sha256:([0-9a-f]{{64}})")
 _START_BYTES = 8
 E = TypeVar("E")
+_NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
+_WRONG_KEY = "the API key given is not known here"
 _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
 
@@ -176,6 +179,19 @@ def presented(fields: Mapping[bytes, bytes]) -> bytes | None:
         return fields.get(b"x-api-key")
     scheme, _, key = authorization.partition(b" ")
     return key.strip() or None if scheme.lower() == b"bearer" else None
+
+
+def let_in(keys: ApiKeys, fields: Mapping[bytes, bytes]) -> str:
+    """Return the name of a request's key.
+
+    Raises:
+        RequestError: the request has no key, or an unknown one.
+    """
+    key = presented(fields)
+    name = keys.name_of(key) if key is not None else None
+    if name is None:
+        raise RequestError(ErrorKind.INVALID_API_KEY, _WRONG_KEY if key is not None else _NO_KEY)
+    return name
 
 
 def api_keys(config: AuthConfig) -> ApiKeys | None:

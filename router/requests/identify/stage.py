@@ -123,6 +123,14 @@ class IdentifyStage:
     async def identify(self, incoming: IncomingRequest, parsed: ParsedBody, pending: PendingPrompt) -> None:
         self._identified(incoming, parsed, await pending())
 
+    def place_by_load(self, incoming: IncomingRequest, parsed: ParsedBody) -> None:
+        """Set `incoming.request` without its prompt, because there is no body or no time to identify one.
+
+        Raises:
+            RequestError: the path names an unknown stored response.
+        """
+        self._identified(incoming, parsed, None)
+
     async def preview(self, incoming: IncomingRequest) -> Request:
         """Return the request that the dispatcher would get. It is not counted in any metric or limit.
 
