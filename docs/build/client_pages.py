@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from docs.build.read_headers import READ_HEADERS
 from docs.build.tables import MADE, table
 from router.errors import ErrorKind, Fault
-from router.gateway.http.error_format import anthropic_type
+from router.requests.answers.error_format import anthropic_type
 from router.security.callers import VOUCHING
 
 _FAULTS = {

@@ -22,11 +22,9 @@ from router.config.schema import bare, fields, root
 from router.gateway.client import PIPELINE_BYTES
 from router.gateway.flow.attempt.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
-from router.gateway.http.client.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.client.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.client.input import LINGER_BYTES, LINGER_S
 from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
-from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.accept import TLS_HANDSHAKE_S
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
@@ -40,6 +38,8 @@ from router.replicas.fleet_rows import MOST_KEPT
 from router.replicas.messages import MOST_MESSAGE_BYTES
 from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
 from router.requests import response_search
+from router.requests.answers.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
+from router.requests.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.requests.pins import PINS
 from router.requests.request_head import MAX_HEADER_LINES
 from router.residency.exact.orphans import ORPHAN_BYTES

@@ -20,8 +20,8 @@ from backends.vllm.probe import MAX_HEALTH_BYTES, MAX_MODELS, MAX_SOURCES_BYTES
 from backends.vllm.server_info import MAX_BYTES as MAX_INFO_BYTES
 from backends.vllm.server_info import MAX_CHARACTERS
 from router.gateway.flow.attempt.opening import ERROR_BYTES, NOT_FOUND_BYTES
-from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES
-from router.gateway.http.upstream.usage import TAIL_BYTES
+from router.requests.answers.sse import FIRST_EVENT_BYTES
+from router.requests.answers.usage import TAIL_BYTES
 from router.requests.outgoing import HELD_BYTES
 from router.requests.pins import ID_WITHIN_BYTES
 from router.residency.exact.block_copies import LOWER_TIER_BLOCKS

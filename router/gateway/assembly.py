@@ -20,7 +20,6 @@ from router.gateway.flow.attempt_edges import AttemptEdges
 from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.services import GatewayServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.upstream.pool import ConnectionPool
@@ -35,6 +34,7 @@ from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import QueryOfDeathTracker
 from router.placement.policies.traffic_routes import TrafficRoutes
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.identify.stage import IdentifyStage, Salter
 from router.requests.layers.relearn.layer import Relearn

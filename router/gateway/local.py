@@ -15,9 +15,9 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.drain_state import DrainState
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.cors import Cors
-from router.gateway.http.error_format import error_body
 from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
 from router.placement.fleet.fleet import Fleet
+from router.requests.answers.error_format import error_body
 from router.requests.metrics import GatewayMetrics
 from router.requests.model_names import ModelNames
 from router.requests.request_head import RequestHead

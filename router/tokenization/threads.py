@@ -19,7 +19,7 @@ MAX_WAITING_BYTES = 33_554_432
 
 
 class MemoryBudget(Protocol):
-    """Memory that decoded bodies share with others; `router.gateway.http.client.body_buffer_limit.BodyBufferLimit` is
+    """Memory that decoded bodies share with others; `router.requests.body_buffer_limit.BodyBufferLimit` is
     one."""
 
     def lend(self, size_bytes: int) -> bool: ...

@@ -19,16 +19,15 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import LimitsConfig
 from router.errors import RequestError
 from router.gateway.http.client.access_log import AccessLog
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.chunked_body import MAX_LINE_BYTES
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.request_framer import RequestFramer
 from router.gateway.http.upstream.answer_end import ANSWER_ENDS
 from router.gateway.http.upstream.response_head import parse_response_head
-from router.gateway.http.upstream.sse import FirstEvent, judge_event
-from router.gateway.http.upstream.usage import find_usage
 from router.gateway.layers.handover.cached_tokens import CachedTokens, with_cached_tokens
 from router.gateway.layers.usage.usage_frame import Stamp, UsageFrame, plain_ending
+from router.requests.answers.sse import FirstEvent, judge_event
+from router.requests.answers.usage import find_usage
 from router.requests.pins import stored_response_id
 from router.requests.request_head import RequestHead, split_lines
 from router.requests.rewrites.json_splice import set_inner
@@ -122,8 +121,8 @@ PATTERNS: dict[str, Row] = {
     "router.requests.rewrites.json_splice._OBJECT": Row("match"),
     "router.requests.rewrites.json_splice._OPENING": Row("match"),
     "router.requests.layers.relearn.layer._VERSION": Row("match"),
-    "router.gateway.http.upstream.sse._DATA": Row("search", (lambda size: b"data:" + b"\r" * size + b"x",)),
-    "router.gateway.http.upstream.usage.USAGE": Row(
+    "router.requests.answers.sse._DATA": Row("search", (lambda size: b"data:" + b"\r" * size + b"x",)),
+    "router.requests.answers.usage.USAGE": Row(
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
     ),

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.request_head import has_bare_lf
 from tests.conformance.corpus import H, P
 

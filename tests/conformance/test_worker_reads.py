@@ -11,8 +11,8 @@ from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES, answer_limit_bytes
 from backends.vllm.server_info import parse_server_info
 from docs.build.worker_reads import WORKER_READS
-from router.gateway.http.upstream.usage import TAIL_BYTES, find_usage, trim
 from router.gateway.layers.usage.usage_frame import UsageFrame
+from router.requests.answers.usage import TAIL_BYTES, find_usage, trim
 from router.requests.pins import ID_WITHIN_BYTES, stored_response_id
 from router.tokenization.remote_tokenizer import STEP_BYTES, id_pieces
 from router.workers import selftest_rendering
@@ -134,7 +134,7 @@ TESTS = {
         "tests/router/residency/exact/test_slower_tiers.py::test_a_slower_tier_that_overflows_is_bounded_and_casts_no_doubt"
     ),
     "head of a client's answer": "tests/conformance/test_responses.py::test_response",
-    "first event of a stream": "tests/router/gateway/http/upstream/test_sse.py::test_an_event_is_judged_by_its_fields",
+    "first event of a stream": "tests/router/requests/answers/test_sse.py::test_an_event_is_judged_by_its_fields",
     "error before an answer": (
         "tests/router/gateway/test_server_errors.py::test_an_incomplete_500_becomes_a_gateway_error"
     ),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.identify.reading import read_request
 from router.requests.request_head import parse_head
 from router.requests.routes import RouteTable

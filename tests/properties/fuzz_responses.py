@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.upstream.sse import FirstEvent
-from router.gateway.http.upstream.usage import find_usage
 from router.gateway.layers.usage.usage_frame import UsageFrame
+from router.requests.answers.sse import FirstEvent
+from router.requests.answers.usage import find_usage
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
 from tests.properties.harness import CUTS, cut_up
 from tests.properties.limits import limited

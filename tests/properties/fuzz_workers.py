@@ -10,9 +10,9 @@ from backends.vllm.events import WireError, parse_replay, split_frames
 from backends.vllm.metrics import CACHE, HITS, QUERIES, RUNNING, SLEEP, STARTED, USAGE, WAITING, parse_metrics
 from backends.vllm.probe import probe
 from backends.worker import WorkerFacts, parse_endpoint
-from router.gateway.http.upstream.sse import FirstEvent
-from router.gateway.http.upstream.usage import find_usage, trim
 from router.gateway.layers.usage.usage_frame import UsageFrame, plain_ending
+from router.requests.answers.sse import FirstEvent
+from router.requests.answers.usage import find_usage, trim
 from router.residency.event_feed import EventFeed
 from router.residency.exact.blocks import BlockIndex
 from tests.properties.fuzz_responses import EVENT_PARTS

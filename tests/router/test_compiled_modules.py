@@ -9,7 +9,14 @@ from tests.support.answers import END, STREAM_HEAD, chunk, event, json_head
 from tests.support.raw_client import PLAIN, post
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("router/requests/", "router/gateway/", "router/placement/", "router/residency/", "router/tokenization/", "policies/")
+PACKAGES = (
+    "router/requests/",
+    "router/gateway/",
+    "router/placement/",
+    "router/residency/",
+    "router/tokenization/",
+    "policies/",
+)
 INTERPRETED = {"policies/rules/round_robin.py", "policies/rules/rule.py"}
 """What the test's requests run through and is not compiled: rules are examples to write one by."""
 

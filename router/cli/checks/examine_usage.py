@@ -11,7 +11,7 @@ from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.checks.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
-from router.gateway.http.upstream.usage import find_usage
+from router.requests.answers.usage import find_usage
 from router.security.tls import WorkerTls
 
 _PATH = "/v1/completions"

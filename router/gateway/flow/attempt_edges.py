@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from router.errors import RequestError
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.error_format import is_error
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import FailurePoint, Usage
 from router.placement.retry_budget import tried
 from router.placement.ticket_life import Tickets
 from router.placement.tickets import Reject, Ticket
+from router.requests.answers.error_format import is_error
 from router.requests.metrics import GatewayMetrics
 from router.requests.placing import PlacementGate
 from router.requests.queues.quarantine import Quarantine

@@ -8,8 +8,8 @@ from enum import IntEnum
 import msgspec
 
 from backends.foreign_json import json_decoder
-from router.gateway.http.json_structs import MistakeBody
 from router.placement.request import FailurePoint
+from router.requests.answers.json_structs import MistakeBody
 
 _MISTAKE = json_decoder(MistakeBody)
 _SHUTDOWN_BYTES = 1_024

@@ -12,11 +12,11 @@ from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.services import GatewayServices, RequestClient
 from router.gateway.flow.transitions import Effect, RequestState
 from router.gateway.http.client.tunnel import Tunnel
-from router.gateway.http.error_format import error_body
 from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
-from router.gateway.http.upstream.usage import find_usage
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
+from router.requests.answers.error_format import error_body
+from router.requests.answers.usage import find_usage
 from router.requests.layer import RequestEnd
 from router.requests.pins import stored_response_id
 

@@ -11,7 +11,6 @@ from router.config.model import HeadersConfig, LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt_edges import AttemptEdges
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
@@ -21,6 +20,7 @@ from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers
 from router.placement.tickets import Ticket
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.identify.stage import IdentifyStage
 from router.requests.layer import Features
 from router.requests.metrics import GatewayMetrics

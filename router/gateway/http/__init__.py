@@ -4,13 +4,10 @@
   unpacks its body.
 - A client's connection: `client_input` starts and stops reading, `client_output` writes.
 - Responses from workers: `upstream_pool` keeps idle connections, `upstream_connection` frames responses,
-  `response_head` checks their heads, `single_chunks` recognises tokens by their framing, `sse` finds the first event,
-  `usage` the token counts.
+  `response_head` checks their heads, `single_chunks` recognises tokens by their framing.
 - Heads written by the gateway: `headers` (forwarded and own heads), `cors`, `request_ids`, `worker_keys`.
-- Errors: `error_format` writes them as each API expects them.
 - Routes: `routes` lists the paths that are forwarded, as data.
-- Memory: `body_buffer_limit` and `send_buffer_limit` bound buffers over all connections, `large_blocks` returns
-  freed memory to the system.
+- Memory: `send_buffer_limit` bounds buffers over all connections, `large_blocks` returns freed memory to the system.
 - Time: `time_slices` divides long work on the event loop, `write_coalescer` groups short writes.
-- `tunnel` carries WebSocket bytes, `access_log` writes one line per request, `json_structs` holds what msgspec decodes.
+- `tunnel` carries WebSocket bytes, `access_log` writes one line per request.
 """

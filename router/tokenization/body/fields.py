@@ -1,6 +1,6 @@
 """The fields of a request body that the router reads, as msgspec decodes them.
 
-Kept apart from compiled modules for the reason that `router.gateway.http.json_structs` gives.
+Kept apart from compiled modules for the reason that `router.requests.answers.json_structs` gives.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import pytest
 from router.config.budgets import BODIES, BYTE_BUDGETS, LEAST_BYTES, RSS_PER_BYTE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, LimitsConfig
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.process.children.child_config import share_of
+from router.requests.body_buffer_limit import BodyBufferLimit
 
 MIB = 1 << 20
 

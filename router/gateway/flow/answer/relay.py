@@ -8,7 +8,6 @@ from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.http.client.output import ClientOutput
-from router.gateway.http.error_format import body_event, error_event
 from router.gateway.http.upstream.answer_end import RECENT_BYTES
 from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.headers import (
@@ -17,7 +16,7 @@ from router.gateway.http.upstream.headers import (
     response_to_client,
 )
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.http.upstream.usage import TAIL_BYTES, trim
+from router.requests.answers.usage import TAIL_BYTES, trim
 from router.requests.outgoing import AnswerFilter
 from router.requests.request_head import RequestHead
 

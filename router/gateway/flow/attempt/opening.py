@@ -8,7 +8,7 @@ from router.gateway.flow.attempt.transitions import AttemptState
 from router.gateway.flow.outcomes import AttemptEvent
 from router.gateway.http.upstream.connection import UpstreamConnection
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.http.upstream.sse import FirstEvent, StreamError
+from router.requests.answers.sse import FirstEvent, StreamError
 
 # Comments and part of an event may come before the first real event. More bytes than this are no event stream.
 HELD_BYTES = 1_048_576

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
+from router.requests.body_buffer_limit import BodyBufferLimit
 
 # After the gateway refuses a request that it has not read completely, it reads and discards the rest within these
 # limits. Closing the socket at once could reset the connection before the client reads the answer (RFC 9112

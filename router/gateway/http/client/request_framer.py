@@ -16,8 +16,8 @@ import httptools
 
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.chunked_body import ChunkedBody
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.request_head import RepeatedHead, RequestHead, has_bare_lf, parse_head
 from router.security.callers import TenantUsage
 

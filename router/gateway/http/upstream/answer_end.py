@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 
 from backends.foreign_json import json_decoder
-from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
 from router.gateway.http.upstream.response_head import ResponseHead
-from router.gateway.http.upstream.sse import StreamError, data_of, judge_event
+from router.requests.answers.sse import StreamError, data_of, judge_event
 from router.requests.outgoing import EVENT_END
 
 RECENT_BYTES = 8_192

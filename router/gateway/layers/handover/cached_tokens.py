@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from router.gateway.http.upstream.usage import TAIL_BYTES, USAGE
+from router.requests.answers.usage import TAIL_BYTES, USAGE
 from router.requests.outgoing import AnswerFilter
 
 _CACHED = re.compile(rb'("cached_tokens"\s*:\s*)\d+')

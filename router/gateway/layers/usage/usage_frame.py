@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from backends.foreign_json import json_decoder
-from router.gateway.http.json_structs import EventUsage
-from router.gateway.http.upstream.sse import data_of
+from router.requests.answers.json_structs import EventUsage
+from router.requests.answers.sse import data_of
 from router.requests.outgoing import EVENT_END, AnswerFilter
 
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')

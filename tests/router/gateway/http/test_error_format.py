@@ -4,8 +4,8 @@ import json
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.error_format import body_event, error_body, error_event
 from router.placement.request import Usage
+from router.requests.answers.error_format import body_event, error_body, error_event
 from tests.support.answers import END, STREAM, answer_json, chunk, says
 from tests.support.raw_client import get, post
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from router.config.model import LimitsConfig
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.chunked_body import CHUNKS_PER_ITERATION, ChunkedBody
 from router.gateway.http.client.request_framer import RequestFramer
+from router.requests.body_buffer_limit import BodyBufferLimit
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, post
 

@@ -1,8 +1,8 @@
 import pytest
 
 from router.config.model import LimitsConfig
-from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.input import LINGER_BYTES, ClientInput
+from router.requests.body_buffer_limit import BodyBufferLimit
 
 LIMIT_BYTES = 4_194_304
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.upstream.usage import TAIL_BYTES, find_usage
 from router.gateway.layers.handover.cached_tokens import CachedTokens, with_cached_tokens
+from router.requests.answers.usage import TAIL_BYTES, find_usage
 
 DETAILS = {"cached_tokens": 40, "created_cache_tokens": 0}
 USAGE = {"prompt_tokens": 40, "completion_tokens": 2, "prompt_tokens_details": DETAILS}

@@ -2,8 +2,8 @@ import pytest
 
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.client.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES, BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
+from router.requests.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES, BodyBufferLimit
 
 LIMIT_BYTES = 3_200_000
 LARGE_BYTES = LIMIT_BYTES - LIMIT_BYTES // RESERVED_PART

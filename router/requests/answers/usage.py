@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from backends.foreign_json import json_decoder
-from router.gateway.http.json_structs import ReportedUsage
 from router.placement.request import Usage
+from router.requests.answers.json_structs import ReportedUsage
 
 USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 _NO_USAGE = re.compile(rb'"usage"\s*:\s*null')

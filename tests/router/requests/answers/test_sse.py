@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
-from router.gateway.http.upstream.usage import find_usage, trim
 from router.placement.request import Usage
+from router.requests.answers.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
+from router.requests.answers.usage import find_usage, trim
 
 ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'
 ANTHROPIC_ERROR = b'event: error\ndata: {"type":"error","error":{"type":"%s","message":"boom"}}\n\n'

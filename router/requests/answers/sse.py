@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from backends.foreign_json import json_decoder
-from router.gateway.http.json_structs import EventError
+from router.requests.answers.json_structs import EventError
 from router.requests.outgoing import EVENT_END
 
 _DATA = re.compile(rb"^data:[ ]?([^\r\n]*+)", re.MULTILINE)
