@@ -20,7 +20,7 @@ from policies.registry import BUILT_IN, describe, describe_wrappers
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
-from router.gateway.flow.answer.request_log import MODELS_NAMED
+from router.gateway.flow.request_log import MODELS_NAMED
 from router.metrics.catalogue import CATALOGUE, MetricSpec
 from router.requests.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 

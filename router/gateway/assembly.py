@@ -14,10 +14,10 @@ from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, 
 from router.config.on_request import OnRequest
 from router.gateway.drain_state import DrainState
 from router.gateway.features import features
-from router.gateway.flow.answer.request_log import RequestLog
-from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt_edges import AttemptEdges
 from router.gateway.flow.driver import RequestDriver
+from router.gateway.flow.request_log import RequestLog
+from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.flow.services import GatewayServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.http.client.cors import Cors

@@ -28,6 +28,7 @@ from router.gateway.layers.handover.cached_tokens import CachedTokens, with_cach
 from router.gateway.layers.usage.usage_frame import Stamp, UsageFrame, plain_ending
 from router.requests.answers.sse import FirstEvent, judge_event
 from router.requests.answers.usage import find_usage
+from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.pins import stored_response_id
 from router.requests.request_head import RequestHead, split_lines
 from router.requests.rewrites.json_splice import set_inner

@@ -9,7 +9,8 @@ from tests.support.answers import END, STREAM_HEAD, chunk, event, json_head
 from tests.support.raw_client import PLAIN, post
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
+PACKAGES = tuple(f"router/{name}/" for name in ("requests", "gateway", "placement", "residency", "tokenization"))
+PACKAGES += ("policies/",)
     "router/requests/",
     "router/gateway/",
     "router/placement/",

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from router.config.model import HeadersConfig, LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
-from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt_edges import AttemptEdges
+from router.gateway.flow.request_log import RequestLog
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput

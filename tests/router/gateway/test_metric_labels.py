@@ -1,7 +1,7 @@
 import pytest
 
 from backends.worker import ServedModel, WorkerFacts
-from router.gateway.flow.answer import request_log
+from router.gateway.flow import request_log
 from tests.support.answers import answer_json, answer_stream
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import get, post

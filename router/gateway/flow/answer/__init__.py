@@ -1,1 +1,1 @@
-"""What the client gets and what is kept of it: the relay of bytes, charges, receipts and the line of the log."""
+"""What the client gets of an answer: the relay of its bytes."""

@@ -16,6 +16,7 @@ from router.gateway.http.upstream.headers import (
     response_to_client,
 )
 from router.gateway.http.upstream.response_head import ResponseHead
+from router.requests.answers.error_format import body_event, error_event
 from router.requests.answers.usage import TAIL_BYTES, trim
 from router.requests.outgoing import AnswerFilter
 from router.requests.request_head import RequestHead

@@ -18,6 +18,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.upstream.response_head import ResponseHead
+from router.requests.answers.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
 from router.requests.answers.sse import StreamError, data_of, judge_event
 from router.requests.outgoing import EVENT_END
 

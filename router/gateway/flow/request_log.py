@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from time import time as wall_time
 from typing import Any, Final
 
-from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.http.client.access_log import AccessLog
 from router.placement.fleet.fleet import Fleet
 from router.requests.metrics import GatewayMetrics, Labels
