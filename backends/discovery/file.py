@@ -1,4 +1,5 @@
-"""Workers in a file, which another program writes: a list of workers, or the `file_sd` format of Prometheus."""
+"""Workers in a file, which another program writes: a list of workers, the `file_sd` format of Prometheus, or the
+endpoints file of llm-d."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from backends.discovery import llmd_endpoints
 from backends.discovery.fields import described, port_of
 from backends.discovery.registration import Registration
 from backends.discovery.report import SourceReport, Workers
@@ -74,7 +76,12 @@ def read_workers(path: Path) -> Workers:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES} bytes")
-    return by_id(_entries(_parsed(text)))
+    value = _parsed(text)
+    if not llmd_endpoints.is_endpoints_file(value):
+        return by_id(_entries(value))
+    if len(text) > llmd_endpoints.MOST_BYTES:
+        raise ValueError(f"more than {llmd_endpoints.MOST_BYTES} bytes, the most of an endpoints file of llm-d")
+    return by_id(map(_checked, llmd_endpoints.endpoints_of(value)))
 
 
 def by_id(entries: Iterable[Registration]) -> Workers:

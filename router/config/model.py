@@ -133,8 +133,8 @@ class DiscoverySourceConfig(Section, frozen=True):
     """One source of workers: exactly one of the kinds, and what its workers have in common."""
 
     file: str | None = None
-    """A file that another program writes, in YAML or JSON: a list of workers, or the file_sd format of Prometheus; read
-    again when it changes."""
+    """A file that another program writes, in YAML or JSON: a list of workers, the file_sd format of Prometheus, or the
+    endpoints file of llm-d's file-discovery; read again when it changes."""
     dns: DnsSourceConfig | None = None
     """A DNS name."""
     kubernetes: KubernetesSourceConfig | None = None
