@@ -11,13 +11,6 @@ from tests.support.raw_client import PLAIN, post
 ROOT = Path(__file__).parents[2]
 PACKAGES = tuple(f"router/{name}/" for name in ("requests", "gateway", "placement", "residency", "tokenization"))
 PACKAGES += ("policies/",)
-    "router/requests/",
-    "router/gateway/",
-    "router/placement/",
-    "router/residency/",
-    "router/tokenization/",
-    "policies/",
-)
 INTERPRETED = {"policies/rules/round_robin.py", "policies/rules/rule.py"}
 """What the test's requests run through and is not compiled: rules are examples to write one by."""
 

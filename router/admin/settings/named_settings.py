@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -65,78 +67,84 @@ class NamedLimits(Shape):
     next: str | None = None
 
 
-def _operations_of(
-    settings: NamedSettings,
-    path: str,
-    noun: str,
-    about: str,
-    patch: _Kind,
-    gives: _Kind,
-    every: _Kind | None = None,
-) -> tuple[Operation, ...]:
-    """Return the operations of one kind of settings, at `path` below /admin/v1. A name may have slashes in it.
+@dataclass(frozen=True, slots=True)
+class NamedResource:
+    """One kind of settings, at `path` below /admin/v1. A name may have slashes in it.
 
-    Their names end in `noun`, and `about` is an entry in words. `gives` is the document of a page; its first field has
-    the entries. With `every`, the document of all entries, these can be replaced at once.
+    The names of its operations end in `noun`, and `about` is an entry in words. `gives` is the document of a page; its
+    first field has the entries. With `every`, the document of all entries, these can be replaced at once.
     """
-    each = f"{path}/{{name:path}}"
-    title, field = f"{about[0].upper()}{about[1:]}", gives.__struct_fields__[0]
 
-    @read(
-        path,
-        gives,
-        name=f"list_{noun}s",
-        summary=f"{title}, for every name.",
-        query=paged(10_000, 10_000, "most entries to return"),
-        problems={410: "the entry that the cursor names was removed"},
-        versioned=True,
-    )
-    async def page(call: Call) -> Answer:
-        entries = settings.of(call.system.control.state.settings)
+    settings: NamedSettings
+    path: str
+    noun: str
+    about: str
+    patch: _Kind
+    gives: _Kind
+    every: _Kind | None = None
+
+    def operations(self) -> Iterator[Operation]:
+        path, gives, about, noun = self.path, self.gives, self.about, self.noun
+        summary, query = (
+            f"{about[0].upper()}{about[1:]}, for every name.",
+            paged(10_000, 10_000, "most entries to return"),
+        )
+        problems = {410: "the entry that the cursor names was removed"}
+        listed = read(
+            path, gives, name=f"list_{noun}s", summary=summary, query=query, problems=problems, versioned=True
+        )
+        yield listed(self._page)
+        if self.every is not None:
+            summary = f"Replace {about}, for all names at once."
+            replaced = change("PUT", path, name=f"set_{noun}s", summary=summary, takes=self.every, gives=gives)
+            yield replaced(self._set_all)
+        each = f"{path}/{{name:path}}"
+        summary = f"Set or change {about} by a merge patch. A name that is new begins with the defaults."
+        kind = self.settings.kind
+        changed = change("PATCH", each, name=f"change_{noun}", summary=summary, takes=self.patch, gives=kind)
+        yield changed(self._change)
+        problems = {404: "there is no entry with that name", 422: "the other settings are not valid without it"}
+        removed = change("DELETE", each, name=f"remove_{noun}", summary=f"Remove {about}.", problems=problems)
+        yield removed(self._remove)
+
+    def _document(self, entries: Mapping[str, Any], cursor: str | None = None) -> Answer:
+        return Answer(self.gives(**{self.gives.__struct_fields__[0]: entries, "next": cursor}))
+
+    async def _page(self, call: Call) -> Answer:
+        entries = self.settings.of(call.system.control.state.settings)
         names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
-        return Answer(gives(**{field: {name: entries[name] for name in names}, "next": cursor}))
+        return self._document({name: entries[name] for name in names}, cursor)
 
-    summary = f"Replace {about}, for all names at once."
+    async def _set_all(self, call: Call) -> Answer:
+        entries = getattr(call.body, self.gives.__struct_fields__[0])
+        outcome = await changes.make(call, self.settings.set_all(entries), f"set every {self.settings.one}")
+        return changes.dry(outcome) if call.dry_run else changes.done(outcome, self._document(entries))
 
-    @change("PUT", path, name=f"set_{noun}s", summary=summary, takes=every, gives=gives)
-    async def set_all(call: Call) -> Answer:
-        entries = getattr(call.body, field)
-        outcome = await changes.make(call, settings.set_all(entries), f"set every {settings.one}")
-        shown = Answer(gives(**{field: entries, "next": None}))
-        return changes.dry(outcome) if call.dry_run else changes.done(outcome, shown)
-
-    summary = f"Set or change {about} by a merge patch. A name that is new begins with the defaults."
-
-    @change("PATCH", each, name=f"change_{noun}", summary=summary, takes=patch, gives=settings.kind)
-    async def change_one(call: Call) -> Answer:
+    async def _change(self, call: Call) -> Answer:
         name = call.path["name"]
-        edit = settings.change(name, msgspec.to_builtins(call.body))
-        outcome = await changes.make(call, edit, f"changed {settings.one} {name}")
-        found = settings.of(call.system.control.state.settings).get(name)
+        edit = self.settings.change(name, msgspec.to_builtins(call.body))
+        outcome = await changes.make(call, edit, f"changed {self.settings.one} {name}")
+        found = self.settings.of(call.system.control.state.settings).get(name)
         return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(found))
 
-    problems = {404: "there is no entry with that name", 422: "the other settings are not valid without it"}
-
-    @change("DELETE", each, name=f"remove_{noun}", summary=f"Remove {about}.", problems=problems)
-    async def remove(call: Call) -> Answer:
+    async def _remove(self, call: Call) -> Answer:
         name = call.path["name"]
         try:
-            outcome = await changes.make(call, settings.remove(name), f"removed {settings.one} {name}")
+            outcome = await changes.make(call, self.settings.remove(name), f"removed {self.settings.one} {name}")
         except NameUnknownError:
-            raise not_found(f"{settings.one} {name!r}", f"GET /admin/v1/{path} lists all") from None
+            raise not_found(f"{self.settings.one} {name!r}", f"GET /admin/v1/{self.path} lists all") from None
         return await changes.answered(call, outcome)
-
-    return page, *((set_all,) if every else ()), change_one, remove
 
 
 _LIMITS = (RateLimitsChange, NamedLimits, NewNamedLimits)
-NAMED_OPERATIONS = (
-    *_operations_of(named_settings.MODELS, "models", "model", "the settings of a model", ModelChange, Models),
-    *_operations_of(
+_RESOURCES = (
+    NamedResource(named_settings.MODELS, "models", "model", "the settings of a model", ModelChange, Models),
+    NamedResource(
         *(named_settings.TENANTS, "tenants", "tenant", "the keys, quotas and trust of a tenant"),
         *(TenantChange, Tenants),
     ),
-    *_operations_of(named_settings.TENANT_LIMITS, "limits/tenants", "tenant_limit", "the limits of a tenant", *_LIMITS),
-    *_operations_of(named_settings.KEY_LIMITS, "limits/keys", "key_limit", "the limits of an API key", *_LIMITS),
+    NamedResource(named_settings.TENANT_LIMITS, "limits/tenants", "tenant_limit", "the limits of a tenant", *_LIMITS),
+    NamedResource(named_settings.KEY_LIMITS, "limits/keys", "key_limit", "the limits of an API key", *_LIMITS),
 )
+NAMED_OPERATIONS = tuple(operation for each in _RESOURCES for operation in each.operations())
 """The operations of all kinds."""
