@@ -1,7 +1,5 @@
 """The folders and classes of the product stay small."""
 
-from __future__ import annotations
-
 from docs.build.size import MOST_LARGE_CLASSES, MOST_MODULES, PRODUCT, files, large_classes, narrow_folders
 
 

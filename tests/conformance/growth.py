@@ -1,7 +1,5 @@
 """Finds the regular expressions of a package, makes hostile texts for them, and measures how their cost grows."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import re

@@ -5,8 +5,6 @@ Every expression that is bound to a name of its module is tried with inputs that
 bytes of clients or workers needs a row in `SCANNERS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

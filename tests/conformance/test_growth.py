@@ -1,7 +1,5 @@
 """Scanners of client and worker bytes take time and memory in proportion to their input, whatever it is."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -4,8 +4,6 @@ The workers publish no KV events and report no cached tokens. So the gateway sta
 caches, and no quiet moment lets it test the workers. The engines of the workers count the share.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -3,8 +3,6 @@
 The worker runs in threads of the test's process and keeps at most one piece of the data that it sends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

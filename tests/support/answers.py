@@ -1,7 +1,5 @@
 """Responses of a worker, as bytes: JSON answers, streamed events, and the scripts that send them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

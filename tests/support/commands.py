@@ -1,7 +1,5 @@
 """Commands in the test's own process, where no interpreter has to start."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ Each service gets a loopback address of its own (127.A.B.N), so that ports stay 
 environment, health checks and mounted files its name becomes this address, and so do `0.0.0.0` and `127.0.0.1`.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

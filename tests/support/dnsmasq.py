@@ -1,7 +1,5 @@
 """A real DNS server, dnsmasq, whose names lie in the zone `test`."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

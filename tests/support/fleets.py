@@ -1,7 +1,5 @@
 """``warmroute fleet`` as a process, and the gateway whose command it prints."""
 
-from __future__ import annotations
-
 import shlex
 
 from loadtest.fleet.ports import free_ports

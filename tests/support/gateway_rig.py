@@ -1,7 +1,5 @@
 """A gateway over the real fleet and core, with scripted workers behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A Hugging Face hub on loopback: the part of its API that resolves files."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """KV events as a vLLM worker publishes them, written by hand, and prompts to match with them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

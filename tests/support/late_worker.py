@@ -1,7 +1,5 @@
 """A worker whose `/health`, `/metrics` and answers take as long as a test says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

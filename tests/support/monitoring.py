@@ -1,7 +1,5 @@
 """The queries of a Grafana dashboard as Prometheus gets them, and a Prometheus that scrapes one gateway."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Requests as bytes, and a client that reads responses by their framing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Marks of tests that need real Redis servers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.redis_server import server_program

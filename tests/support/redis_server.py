@@ -1,7 +1,5 @@
 """Real Redis servers on loopback, which keep nothing on disk: one server, one with sentinels, a cluster."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

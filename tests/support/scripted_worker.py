@@ -1,7 +1,5 @@
 """A worker behind a real socket that answers by a script, and the base class of workers that read raw bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping

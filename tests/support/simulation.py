@@ -1,7 +1,5 @@
 """A run: a fleet, a gateway and sessions, from the first call to the last token."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

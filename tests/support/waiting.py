@@ -1,7 +1,5 @@
 """Wait for a condition instead of sleeping for a time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

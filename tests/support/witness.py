@@ -7,8 +7,6 @@ time (monotonic clock), the time taken, and the part of it that the gateway caus
 two are equal until a line ``ADDRESS PID`` on standard input names the gateway's process.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

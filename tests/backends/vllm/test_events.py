@@ -1,7 +1,5 @@
 """KV events on the wire. Frames are written by hand from vLLM's field order, not by the code under test."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec

@@ -1,7 +1,5 @@
 """Chat bodies to prompt text, over templates with the features of the common families, all written here."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is proven of a template holds: the text of new messages is the same beside the first one as beside all."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``warmroute check`` listens to a worker's KV events while it tries it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import contextmanager
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from router.config.memory import MemoryLimit, memory_limit

@@ -1,7 +1,5 @@
 """Simulated fleets, each with one trouble or none, whose gateway measures its traffic in virtual time."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Sources by hand, and the discovery that follows them."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

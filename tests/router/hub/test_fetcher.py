@@ -1,7 +1,5 @@
 """Fetching tokenizer files from a hub on loopback: what arrives, what is refused, and that it ends."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

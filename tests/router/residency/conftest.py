@@ -1,7 +1,5 @@
 """Events in both shapes that vLLM has published."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.kv_wire import Wire

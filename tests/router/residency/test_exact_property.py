@@ -1,7 +1,5 @@
 """The exact view against a small worker with vLLM's cache rules, over a publisher that loses batches and restarts."""
 
-from __future__ import annotations
-
 import itertools
 from collections import OrderedDict, deque
 

@@ -4,8 +4,6 @@ shape.
 Before each request the index must predict the tokens that vLLM then found cached.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from router.residency import sequence
 from router.residency.sequence import EventSequence
 from router.residency.view import IngestOutcome as Outcome

@@ -1,7 +1,5 @@
 """Model folders with different kinds of tokenizers, all made here, in a few seconds."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

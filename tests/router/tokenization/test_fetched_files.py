@@ -1,7 +1,5 @@
 """Tokenizer files that come from a hub while the gateway serves, and the setting that chooses a source."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

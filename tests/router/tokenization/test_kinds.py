@@ -1,7 +1,5 @@
 """The memo's ids equal those of the whole text for every kind of tokenizer, or the memo is off and gives a reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

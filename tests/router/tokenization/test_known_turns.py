@@ -1,7 +1,5 @@
 """A next turn that continues a known conversation has the tokens and hashes of its whole text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

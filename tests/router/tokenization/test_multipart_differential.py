@@ -1,7 +1,5 @@
 """A form that the gateway reads is read by Starlette's parser, as vLLM does, with the same model, or refused by it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

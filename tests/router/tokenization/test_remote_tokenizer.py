@@ -1,7 +1,5 @@
 """A worker's /tokenize as the source, against a real server on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

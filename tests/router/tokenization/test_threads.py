@@ -1,7 +1,5 @@
 """Small prompts do not wait for large ones, waiting work is bounded, and memory is charged while it is used."""
 
-from __future__ import annotations
-
 import asyncio
 from threading import Event
 

@@ -1,7 +1,5 @@
 """Conversations that grow turn by turn, with templates that trim, drop thinking or rewrite earlier turns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ are of the whole server, as with etcd. A test may cut watches, forget the histor
 events of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

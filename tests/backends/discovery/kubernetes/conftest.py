@@ -1,7 +1,5 @@
 """Objects of Kubernetes, and a source that follows them at a stub of the API server."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from backends.discovery.kubernetes.objects import pod_workers, pool_of, pool_workers, slice_workers

@@ -1,7 +1,5 @@
 """List and watch: nothing is lost, nothing is repeated without a pause, and the last list stays."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

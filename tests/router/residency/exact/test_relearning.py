@@ -1,7 +1,5 @@
 """Which requests ask for announcements, the bound on their cost, and when nothing is missing any more."""
 
-from __future__ import annotations
-
 import pytest
 
 from policies.view import Residency

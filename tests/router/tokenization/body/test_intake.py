@@ -1,7 +1,5 @@
 """A body that vLLM accepts is never refused; a wrong type is refused in OpenAI's shape."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

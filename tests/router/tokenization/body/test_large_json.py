@@ -1,7 +1,5 @@
 """The members found step by step are those that Python's parser finds, and no step is large."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Remembered ids, joined, are those of the whole text, for every tokenizer that has such a memo."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
