@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 from router.gateway import layers as of_gateway
 from router.requests import layers as of_every_front
-from router.requests.layer import Layer, QueueFeature
+from router.requests.layer import Layer, QueueFeature, Rewrite
 
 HOPS = {
     "head and body are read": {"started"},
@@ -23,7 +23,7 @@ HOPS = {
     "the answer is complete": {"answered"},
     "the request has ended": {"ended"},
 }
-"""The points of a chat's way in order, and the methods of `Layer` and `QueueFeature` that are called there."""
+"""The points of a chat's way in order, and the hooks of `router.requests.layer` that are called there."""
 
 
 def figure() -> Iterator[str]:
@@ -40,11 +40,12 @@ def figure() -> Iterator[str]:
 
 
 def _names() -> list[str]:
-    return ["queue", *(name for name, _ in inspect.getmembers(Layer, inspect.isfunction) if not name.startswith("_"))]
+    methods = [name for kind in (Layer, Rewrite) for name, _ in inspect.getmembers(kind, inspect.isfunction)]
+    return ["queue", *(name for name in methods if not name.startswith("_"))]
 
 
 def _methods() -> dict[str, set[str]]:
-    """Return the methods of `Layer` and `QueueFeature` that each folder of layers overrides."""
+    """Return the hooks that each folder of layers overrides."""
     found: dict[str, set[str]] = {}
     for layers in (of_every_front, of_gateway):
         (home,) = layers.__path__
@@ -53,10 +54,7 @@ def _methods() -> dict[str, set[str]]:
                 continue
             module = import_module(f"{layers.__name__}.{folder.name}.layer")
             for one in vars(module).values():
-                if (
-                    isinstance(one, type)
-                    and issubclass(one, (Layer, QueueFeature))
-                    and one.__module__ == module.__name__
-                ):
-                    found.setdefault(folder.name, set()).update(set(vars(one)) & set(_names()))
+                if isinstance(one, type) and issubclass(one, (Layer, Rewrite, QueueFeature)):
+                    own = set(vars(one)) if one.__module__ == module.__name__ else set()
+                    found.setdefault(folder.name, set()).update(own & set(_names()))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from router.placement.request import Request
 from router.placement.tickets import Ticket
-from router.requests.layer import Layer
+from router.requests.layer import Layer, Rewrite
 from router.requests.queues.limited import LimitedQueue
 from router.requests.request_head import RequestHead
 from router.requests.rewrites.model_name import renamed
@@ -24,7 +24,8 @@ class IncomingRequest:
 
     __slots__ = (
         "admitted_by", "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
-        "layers", "named", "queued_for_model", "request", "route", "size_bytes", "ticket", "withheld", "within",
+        "layers", "named", "queued_for_model", "request", "rewrites", "route", "size_bytes", "ticket", "withheld",
+        "within",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,8 @@ class IncomingRequest:
         """The request as it is for each fallback of its model that was needed."""
         self.layers: Sequence[Layer] = ()
         """What features do for the request; empty while all are off."""
+        self.rewrites: Sequence[Rewrite] = ()
+        """What features change in its body."""
         context = traced(head.fields.get(b"traceparent"))
         self.exemplar = context.trace_id if context is not None and context.sampled else None
         """The trace that metrics name as an example of the request; None if it is not sampled."""

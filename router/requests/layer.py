@@ -35,7 +35,7 @@ class LayeredRequest(Protocol):
     request: Request | None
     arrived_s: float
     exemplar: str | None
-    layers: Sequence[Layer]
+    rewrites: Sequence[Rewrite]
 
 
 class LayeredFailure(Protocol):
@@ -120,14 +120,6 @@ class Layer:
         """Return header lines, each with its CRLF, for the worker of the attempt."""
         return b""
 
-    def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return the body for the ticket's worker. Called each time that the request is written."""
-        return made
-
-    def takes_back(self, attempt: LayeredAttempt) -> bool:
-        """Take an addition to the request back, which its worker may have refused. Return whether there was one."""
-        return False
-
     def response_lines(self, ticket: Ticket | None) -> bytes:
         """Return header lines, each with its CRLF, for the client. `ticket` is the placement that answers, if any."""
         return b""
@@ -136,11 +128,25 @@ class Layer:
         """Note how many bytes a tunnel has carried, after every few thousand. Return whether the tunnel has to end."""
         return False
 
-    def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
-        """Note a complete answer, the end of its body and the usage that it reports."""
-
     def ended(self, end: RequestEnd) -> None:
         """Note the end of the request, which comes exactly once."""
+
+
+class Rewrite:
+    """What a feature changes in the body of one request, and what it learns from the answer."""
+
+    __slots__ = ()
+
+    def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
+        """Return the body for the ticket's worker. Called each time that the request is written."""
+        raise NotImplementedError
+
+    def takes_back(self, attempt: LayeredAttempt) -> bool:
+        """Leave an addition out from now on, which the worker may have refused. Return whether there was one."""
+        return False
+
+    def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
+        """Note a complete answer, the end of its body and the usage that it reports."""
 
 
 class Feature:
@@ -181,11 +187,11 @@ class RouteFeature(Feature):
         raise NotImplementedError
 
 
-class BodyFeature(Feature):
-    """A feature whose layers need the body's fields."""
+class RewriteFeature(Feature):
+    """A feature that changes the bodies that workers get."""
 
-    def body_layer(self, request: LayeredRequest, parsed: ParsedBody) -> Layer | None:
-        """Return the layer of a request whose body was read; None if it does not concern the feature."""
+    def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
+        """Return what the feature does with a request whose body was read; None if that does not concern it."""
         raise NotImplementedError
 
 
@@ -203,22 +209,22 @@ class Features:
     def __init__(self, features: Sequence[Feature], routes: Sequence[RouteConfig]) -> None:
         self.all = tuple(features)
         self._on: tuple[Feature, ...] = ()
-        self._bodies: tuple[BodyFeature, ...] = ()
+        self._rewrites: tuple[RewriteFeature, ...] = ()
         self._queues: tuple[QueueFeature, ...] = ()
         self.adopt(routes)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
         on = [feature for feature in self.all if feature.adopt(routes)]
-        self._bodies = tuple([feature for feature in on if isinstance(feature, BodyFeature)])
+        self._rewrites = tuple([feature for feature in on if isinstance(feature, RewriteFeature)])
         self._queues = tuple([feature for feature in on if isinstance(feature, QueueFeature)])
-        self._on = tuple([feature for feature in on if not isinstance(feature, (BodyFeature, QueueFeature))])
+        self._on = tuple([feature for feature in on if not isinstance(feature, (RewriteFeature, QueueFeature))])
 
     def read(self, request: LayeredRequest, parsed: ParsedBody) -> None:
-        """Add the layers that the request's body asks for."""
-        for feature in self._bodies:
-            layer = feature.body_layer(request, parsed)
-            if layer is not None:
-                request.layers = [*request.layers, layer]
+        """Note which features change the request's body, which was read."""
+        for feature in self._rewrites:
+            rewrite = feature.rewrite(request, parsed)
+            if rewrite is not None:
+                request.rewrites = (*request.rewrites, rewrite)
 
     def queue(self, request: Request) -> LimitedQueue | None:
         """Return the queue with a limit that the request belongs to; most requests have none."""

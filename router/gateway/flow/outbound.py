@@ -89,6 +89,6 @@ class OutboundRequest(IncomingRequest):
             head, body, _ = renamed(self.route, head, body, self.form, self.named, model)
             self.withheld = self.caller.withheld_salted
         made = OutgoingBody(body)
-        for layer in self.layers:
-            made = layer.outgoing(made, ticket, now_s)
+        for rewrite in self.rewrites:
+            made = rewrite.outgoing(made, ticket, now_s)
         return head, made if plan is None else plan.added_to(made, ticket, now_s)

@@ -149,15 +149,15 @@ class Responder:
         self._services.edges.cancel(attempt, self._services.time())
 
     def _usage(self, attempt: Attempt) -> Usage:
-        """Return the usage that the complete answer reports, and tell the layers."""
+        """Return the usage that the complete answer reports, and tell the rewrites."""
         relay = self.relay
         if self.answering is None and attempt.connection is not None:
             relay.attach(attempt.connection, attempt.usage_frame)
         relay.flush()
         tail = relay.tail()
         usage = find_usage(tail)
-        for layer in self._outbound.layers:
-            layer.answered(attempt, tail, usage)
+        for rewrite in self._outbound.rewrites:
+            rewrite.answered(attempt, tail, usage)
         return usage
 
     def complete(self, attempt: Attempt) -> None:

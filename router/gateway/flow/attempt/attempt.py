@@ -267,7 +267,7 @@ class Attempt:
             self._rank_form = form or candidate.endpoint.ranks.form
             if form is not None:
                 return True
-        return any(layer.takes_back(self) for layer in self._outbound.layers)
+        return any(rewrite.takes_back(self) for rewrite in self._outbound.rewrites)
 
     def response_read(self, data: bytes) -> None:
         opening, connection, response = self._opening, self.connection, self.response

@@ -19,7 +19,7 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
-from router.requests.layer import BodyFeature, Layer, LayeredAttempt, LayeredRequest
+from router.requests.layer import LayeredAttempt, LayeredRequest, Rewrite, RewriteFeature
 from router.requests.outgoing import OutgoingBody
 from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, Splice, appended, set_inner, spliced
 from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, ParsedBody, as_bool
@@ -44,7 +44,7 @@ class _Streams:
         self.asked = 0
 
 
-class UsageObservation(BodyFeature):
+class UsageObservation(RewriteFeature):
     """Decides which streams are asked, and remembers how workers end their streams."""
 
     def __init__(self, sample: float, fleet: Fleet) -> None:
@@ -55,14 +55,14 @@ class UsageObservation(BodyFeature):
         self.counts = dict.fromkeys(("asked", "taken_out", "missing", "refused", "not_rewritable"), 0)
         fleet.on_loss.append(self._forget)
 
-    def body_layer(self, request: LayeredRequest, parsed: ParsedBody) -> Layer | None:
+    def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
         head, limits, options = request.head, request.caller.limits, parsed.fields.stream_options
         if not parsed.stream or head.path not in _USAGE_PATHS or not _hides_usage(options):
             return None
         metered = limits is not None and limits.by_tokens
         if not (metered or self._sample) or not VOUCHED.isdisjoint(head.fields):
             return None
-        return UsageLayer(self, head.path, options, metered)
+        return UsageRewrite(self, head.path, options, metered)
 
     def ask(
         self, path: str, metered: bool, options: Any, body: bytes, ticket: Ticket
@@ -116,7 +116,7 @@ class UsageObservation(BodyFeature):
         return {"usage": dict(self.counts)}
 
 
-class UsageLayer(Layer):
+class UsageRewrite(Rewrite):
     """`metered`: the stream is asked whenever possible, because its caller pays by tokens."""
 
     __slots__ = ("_feature", "_frame", "_metered", "_options", "_path", "_refused_by")

@@ -7,15 +7,16 @@ uncertain, or if the client signed or digested the bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from router.config.model import RouteConfig
 from router.metrics.instruments import Reading
 from router.placement.fleet.endpoints import Candidate
 from router.placement.tickets import Ticket
-from router.requests.layer import BodyFeature, Layer, LayeredRequest
+from router.requests.layer import LayeredRequest, Rewrite, RewriteFeature
 from router.requests.outgoing import OutgoingBody
 from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, set_inner, spliced
 from router.tokenization.body.parsed_body import PROMPT_PATHS, ParsedBody
@@ -36,47 +37,52 @@ class Relearn(Protocol):
         """Return whether the placed request should ask. Repeated calls return the same."""
 
 
-class RelearnFeature(BodyFeature):
-    """Asks by requests whose worker would not start to wait for it. `relearn` is None while the feature is off."""
+class RelearnFeature(RewriteFeature):
+    """Asks by requests whose worker has room for them. `relearn` is None while the feature is off."""
 
     def __init__(self, relearn: Relearn | None) -> None:
         self._relearn = relearn
-        self._asked = 0
-        self._not_rewritable = 0
+        self.counts = dict.fromkeys(("asked", "not_rewritable"), 0)
 
-    def body_layer(self, request: LayeredRequest, parsed: ParsedBody) -> Layer | None:
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
+        return self._relearn is not None
+
+    def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
         readable = request.head.path in PROMPT_PATHS and parsed.size_bytes <= MAX_SEARCHED_BYTES
         if self._relearn is None or not (readable and parsed.reads_cache and parsed.answers == 1):
             return None
-        return RelearnLayer(self, parsed.fields.vllm_xargs) if VOUCHED.isdisjoint(request.head.fields) else None
-
-    def outgoing(self, made: OutgoingBody, present: Any, ticket: Ticket, now_s: float) -> OutgoingBody:
-        if not _can_answer(ticket.candidate) or (isinstance(present, dict) and _FIELD in present):
-            return made
-        splice = set_inner(made.body, "vllm_xargs", _FIELD, b'"full"', present)
-        if self._relearn is None or splice is None:
-            self._not_rewritable += 1
-        elif self._relearn.asks_again(ticket.candidate.slot, ticket.id, now_s):
-            self._asked += 1
-            return msgspec.structs.replace(made, body=spliced(made.body, splice))
-        return made
+        if not VOUCHED.isdisjoint(request.head.fields):
+            return None
+        return RelearnRewrite(self._relearn, self.counts, parsed.fields.vllm_xargs)
 
     def readings(self) -> Iterable[Reading]:
-        yield "warmroute_rewrites", ("relearn",), self._asked
+        yield "warmroute_rewrites", ("relearn",), self.counts["asked"]
 
     def statistics(self) -> dict[str, Any]:
-        return {"relearn": {"asked": self._asked, "not_rewritable": self._not_rewritable}}
+        return {"relearn": dict(self.counts)}
 
 
-class RelearnLayer(Layer):
-    __slots__ = ("_feature", "_present")
+class RelearnRewrite(Rewrite):
+    """`present` is the body's own `vllm_xargs`."""
 
-    def __init__(self, feature: RelearnFeature, present: Any) -> None:
-        self._feature = feature
+    __slots__ = ("_counts", "_present", "_relearn")
+
+    def __init__(self, relearn: Relearn, counts: dict[str, int], present: Any) -> None:
+        self._relearn = relearn
+        self._counts = counts
         self._present = present
 
     def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
-        return self._feature.outgoing(made, self._present, ticket, now_s)
+        candidate, present = ticket.candidate, self._present
+        if not _can_answer(candidate) or (isinstance(present, dict) and _FIELD in present):
+            return made
+        splice = set_inner(made.body, "vllm_xargs", _FIELD, b'"full"', present)
+        if splice is None:
+            self._counts["not_rewritable"] += 1
+        elif self._relearn.asks_again(candidate.slot, ticket.id, now_s):
+            self._counts["asked"] += 1
+            return msgspec.structs.replace(made, body=spliced(made.body, splice))
+        return made
 
 
 def _can_answer(candidate: Candidate) -> bool:
