@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,9 @@ from typing import Any
 from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
-from router.config.on_request import OnRequest
 from router.gateway.drain_state import DrainState
 from router.gateway.features import features
 from router.gateway.flow.attempt_edges import AttemptEdges
-from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.request_log import RequestLog
 from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.flow.services import GatewayServices, ResponseLines
@@ -32,26 +31,14 @@ from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
-from router.placement.fleet.query_of_death import QueryOfDeathTracker
-from router.placement.policies.traffic_routes import TrafficRoutes
 from router.requests.body_buffer_limit import BodyBufferLimit
-from router.requests.identify.model_choice import ModelChoice
-from router.requests.identify.stage import IdentifyStage, Salter
+from router.requests.identify.stage import IdentifyStage
 from router.requests.layers.relearn.layer import Relearn
 from router.requests.metrics import GatewayMetrics
-from router.requests.model_names import ModelNames
-from router.requests.pins import Pins
 from router.requests.placing import PlacementGate
 from router.requests.preview import Preview
-from router.requests.queues.gone_workers import GoneWorkers
-from router.requests.queues.hold import HoldQueue
-from router.requests.queues.lost_workers import LostWorkers
-from router.requests.queues.no_worker import NoWorkerQueue
-from router.requests.queues.quarantine import Quarantine
+from router.requests.queues.in_progress import InProgress
 from router.requests.request_ids import RequestIds
-from router.requests.response_search import ResponseSearch
-from router.requests.routes import RouteTable
-from router.requests.time_slices import TimeSlices
 from router.requests.worker_keys import worker_keys
 from router.security.callers import Callers
 from router.security.instance import Instance
@@ -87,94 +74,78 @@ class Assembly:
     def __init__(
         self, context: GatewayContext, loop: asyncio.AbstractEventLoop, accept_order: AcceptOrder | None = None
     ) -> None:
-        config, fleet, metrics = context.config, context.fleet, context.metrics
+        config, fleet, metrics, core = context.config, context.fleet, context.metrics, context.core
         limits, timeouts = config.limits, config.timeouts
         self.loop = loop
         self._fleet = fleet
-        self.running: set[RequestDriver] = set()
+        # clients
         self.keys = api_keys(config.auth)
         self.callers = Callers(config)
-        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         places = ConnectionLimit(limits.max_connections, loop.time, accept_order)
         self.drain = DrainState(places, timeouts.client_idle_s, timeouts.drain_idle_s)
         self.bodies = BodyBufferLimit(limits)
         context.identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(limits)
         self.outbox = WriteCoalescer(loop)
-        context.core.defer_notes_with(self.outbox.note_after)
-        self.pools = ConnectionPool(
-            loop,
+        core.defer_notes_with(self.outbox.note_after)
+        # workers
+        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
+        tls = (context.worker_tls or WorkerTls(config.worker_tls)).context_for
+        self.pools = self._pools(context, tls)
+        self.pools.on_refusal = self._refused
+        # requests
+        client = WorkerClient(tls=tls, via=context.instance.name)
+        self.identifier = IdentifyStage(
+            config, context.identity, fleet, metrics.identify, loop, self.worker_keys, client
+        )
+        self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
+        fleet.on_evidence.append(self._note_reads)
+        self.service_levels = ServiceLevels(config)
+        self.features = features(config, core.tickets, fleet, loop, context.relearn, context.traces)
+        self.handovers = (
+            Handovers(config.handover, core, fleet, loop, metrics, timeouts.connect_s)
+            if config.handover.connector
+            else None
+        )
+        self.services = self._services(context)
+        self.preview = Preview(self.identifier, self.callers, self.keys, self.services.request_ids, loop.time)
+
+    def _pools(self, context: GatewayContext, tls: Callable[[Endpoint], ssl.SSLContext | None]) -> ConnectionPool:
+        config = context.config
+        return ConnectionPool(
+            self.loop,
             self.outbox,
-            timeouts.upstream_idle_s,
-            limits.max_header_bytes,
-            (context.worker_tls or WorkerTls(config.worker_tls)).context_for,
-            metrics.redials,
+            config.timeouts.upstream_idle_s,
+            config.limits.max_header_bytes,
+            tls,
+            context.metrics.redials,
             self.worker_keys,
             b"http" if config.tls.cert_file is None else b"https",
             context.instance.via,
         )
-        self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
-        self.traffic_routes = TrafficRoutes(config.routes)
-        self.service_levels = ServiceLevels(config)
-        self.hold_queue = HoldQueue(context.core.tickets, fleet, loop, limits.max_queued_requests)
-        self.lost_workers = LostWorkers(fleet, loop, self.running)
-        fleet.on_evidence.append(self._note_reads)
-        query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
-        self.quarantine = Quarantine(
-            query_of_death, fleet, loop, self.running, metrics.worker_deaths, self.queue.changed
-        )
-        self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
-        self.pools.on_refusal = self._refused
-        self.salter = Salter()
-        self.features = features(config, context.core.tickets, fleet, loop, context.relearn, context.traces)
-        self.pins = Pins()
-        self.slices = TimeSlices()
-        paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors_origins), RequestIds()
-        self.request_ids = request_ids
-        access = AccessLog(config.access_log, config.trusted_proxies)
-        self.names = ModelNames(config.models)
-        fleet.resolve(OnRequest(config.models))
-        self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
-        self.search = ResponseSearch(fleet, self.pins, self.worker_keys, _worker_client(context), loop)
-        identifier = IdentifyStage(
-            context.identity,
-            fleet,
-            metrics.identify,
-            loop,
-            paths,
-            self.pins,
-            self.slices,
-            self.salter,
-            self.traffic_routes,
-            self.models,
-            self.search,
-        )
-        self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
-        self.handovers = (
-            Handovers(config.handover, context.core, fleet, loop, metrics, timeouts.connect_s)
-            if config.handover.connector
-            else None
-        )
-        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
-        self.services = self._services(context, identifier, cors, access, local)
 
-    def _services(
-        self, context: GatewayContext, identifier: IdentifyStage, cors: Cors, access: AccessLog, local: LocalAnswers
-    ) -> GatewayServices:
-        config, metrics, core = context.config, context.metrics, context.core
-        gate = PlacementGate(
+    def _gate(self, context: GatewayContext) -> PlacementGate:
+        core, requests = context.core, self.requests
+        return PlacementGate(
             core.dispatcher,
             core.tickets,
-            self.quarantine,
-            self.queue,
-            self.hold_queue,
-            metrics,
+            requests.quarantine,
+            requests.no_worker,
+            requests.hold,
+            context.metrics,
             context.fleet,
-            config.timeouts.queue_s,
+            context.config.timeouts.queue_s,
             self.features,
-            self.models,
+            self.identifier.models,
             self._kv_plans(context),
         )
+
+    def _services(self, context: GatewayContext) -> GatewayServices:
+        config, metrics, core, fleet = context.config, context.metrics, context.core, context.fleet
+        known, cors, ids = self.identifier, Cors(config.cors_origins), RequestIds()
+        access = AccessLog(config.access_log, config.trusted_proxies)
+        local = LocalAnswers(metrics, known.paths, cors, access, ids, fleet, self.drain, known.names, context.answers)
+        gate, quarantine = self._gate(context), self.requests.quarantine
         return GatewayServices(
             loop=self.loop,
             time=self.loop.time,
@@ -188,19 +159,19 @@ class Assembly:
             outbox=self.outbox,
             keys=self.keys,
             callers=self.callers,
-            request_ids=self.request_ids,
+            request_ids=ids,
             instance=context.instance,
             local=local,
-            running=self.running,
+            running=self.requests.running,
             identity=context.identity,
-            identifier=identifier,
+            identifier=known,
             pools=self.pools,
             placements=gate,
-            edges=AttemptEdges(gate, core.dispatcher, core.tickets, self.quarantine, context.fleet, metrics),
-            pins=self.pins,
+            edges=AttemptEdges(gate, core.dispatcher, core.tickets, quarantine, fleet, metrics),
+            pins=known.pins,
             lines=ResponseLines(cors, config.headers),
             features=self.features,
-            log=RequestLog(metrics, access, self.loop.time, self.service_levels, context.fleet),
+            log=RequestLog(metrics, access, self.loop.time, self.service_levels, fleet),
         )
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
@@ -211,24 +182,23 @@ class Assembly:
         )
 
     def _refused(self, endpoint: Endpoint) -> None:
-        self.quarantine.refused(endpoint)
+        self.requests.quarantine.refused(endpoint)
         self._fleet.refused(endpoint.authority, self.loop.time())
 
     def _note_reads(self) -> None:
-        for request in self.running:
+        for request in self.requests.running:
             request.note_read()
 
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
-        self.traffic_routes.adopt(routes)
+        self.identifier.routes.adopt(routes)
         self.features.adopt(routes)
         self.service_levels.adopt(routes)
 
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
         """Use other names and service levels of models. Requests in the queue may have a ready fallback now."""
-        self.names.adopt(models)
-        self._fleet.resolve(OnRequest(models))
+        self.identifier.use_models(models)
         self.service_levels.adopt_models(models)
-        self.queue.changed()
+        self.requests.no_worker.changed()
 
     def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
         """Use other tenants, and other limits of tenants and keys. Open connections look up their callers again."""
@@ -240,13 +210,9 @@ class Assembly:
         """Unsubscribe from the fleet and the tickets, and close the connections to workers."""
         if self._note_reads in self._fleet.on_evidence:
             self._fleet.on_evidence.remove(self._note_reads)
-        self.search.close()
-        self.lost_workers.close()
-        self.gone_workers.close()
-        self.quarantine.close()
+        self.identifier.search.close()
+        self.requests.close()
         self.features.close()
-        self.queue.close()
-        self.hold_queue.close()
         if self.handovers is not None:
             self.handovers.close()
         self.pools.close()
@@ -260,23 +226,14 @@ class Assembly:
             "connections": places.open,
             "connections_refused": places.refused,
             "connections_evicted": places.evicted,
-            "streams": len(self.running),
-            "queued": len(self.queue),
-            "held": len(self.hold_queue),
-            "held_by_route": self.hold_queue.by_route(),
+            **self.requests.statistics(),
             **self.features.statistics(),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
-            "quarantine": self.quarantine.statistics(),
-            "rewrites": {"salted": self.salter.salted, "model": self.models.renamed},
+            "rewrites": self.identifier.statistics(),
             "pools": self.pools.statistics(),
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,
         }
-
-
-def _worker_client(context: GatewayContext) -> WorkerClient:
-    tls = context.worker_tls or WorkerTls(context.config.worker_tls)
-    return WorkerClient(tls=tls.context_for, via=context.instance.name)

@@ -90,9 +90,9 @@ class PublicServer:
         acceptor = self._acceptor = Acceptor(loop, connection, parts.drain.places, context)
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
-        parts.pins.shared = pins
+        parts.identifier.pins.shared = pins
         if deaths is not None:
-            parts.quarantine.query_of_death.deaths = deaths
+            parts.requests.quarantine.query_of_death.deaths = deaths
         if limits is not None:
             parts.callers.share_limits(limits)
         self._servers = [Listener(loop, acceptor, each, accept_order) for each in self._listeners]
@@ -186,8 +186,8 @@ class PublicServer:
         try:
             await asyncio.wait_for(self._emptied(parts), max(0.0, began_s + drain_s - parts.loop.time()))
         except TimeoutError:
-            if parts.running:
-                log.warning("requests cut off at the drain deadline", extra={"requests": len(parts.running)})
+            if parts.requests.running:
+                log.warning("requests cut off at the drain deadline", extra={"requests": len(parts.requests.running)})
         parts.drain.closing = True
         parts.drain.places.cancel_opening()
         await _close_connections(parts)
@@ -228,7 +228,7 @@ class PublicServer:
         return self._parts.service_levels.attainment.statistics(now_s) if self._parts is not None else {}
 
     def in_flight(self) -> dict[str, int]:
-        running = self._parts.running if self._parts is not None else ()
+        running = self._parts.requests.running if self._parts is not None else ()
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
     def statistics(self) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
 from router.placement.request import Request
-from router.requests.identify.model_choice import ModelChoice
 from router.requests.identify.stage import IdentifyStage
 from router.requests.incoming import IncomingRequest
 from router.requests.request_head import RequestHead
 from router.requests.request_ids import RequestIds
-from router.requests.routes import RouteTable
 from router.security.callers import Caller, Callers
 from router.security.keys import ApiKeys
 
@@ -34,12 +32,10 @@ class Preview:
     """Parses and identifies requests as the public port does, without dispatching them."""
 
     identifier: IdentifyStage
-    paths: RouteTable
     callers: Callers
     keys: ApiKeys | None
     request_ids: RequestIds
     time: Callable[[], float]
-    models: ModelChoice
 
     async def request(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -50,13 +46,13 @@ class Preview:
             RequestError: as the public port would answer; INVALID_API_KEY if no key has that name.
         """
         head = _head(path, headers, len(body))
-        route = self.paths.find(head.path)
+        route = self.identifier.paths.find(head.path)
         if route is None:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         caller = self._caller(key_name)
         incoming = IncomingRequest(head, body, route, self.request_ids.of(head), caller, self.time())
         request = await self.identifier.preview(incoming)
-        return PreviewedRequest(request, self.models.instead(incoming, request), incoming.body)
+        return PreviewedRequest(request, self.identifier.models.instead(incoming, request), incoming.body)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

@@ -200,7 +200,7 @@ class World:
             config, self.core, fleet, build_identity(config), GatewayMetrics(Registry()), instance=INSTANCE
         )
         self.parts = Assembly(context, self.turns)
-        ids = self.parts.request_ids
+        ids = self.parts.services.request_ids
         ids._prefix, ids._next = b"property", lambda: 0
         self._failures = Failures()
         logging.getLogger("warmroute.gateway").handlers = [self._failures]

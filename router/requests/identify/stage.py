@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
+from backends.vllm.control import WorkerClient
 from policies.view import WorkerId
+from router.config.model import Config, ModelConfig
+from router.config.on_request import OnRequest
 from router.errors import ErrorKind, RequestError
 from router.metrics.instruments import Histogram
 from router.placement.fleet.fleet import Fleet
@@ -22,12 +25,14 @@ from router.requests.admission import admit
 from router.requests.identify.model_choice import ModelChoice
 from router.requests.identify.reading import read_in_slices, read_request, reads_at_once, reads_quickly
 from router.requests.incoming import IncomingRequest
+from router.requests.model_names import ModelNames
 from router.requests.pins import Pins
 from router.requests.request_head import RequestHead
 from router.requests.response_search import ResponseSearch, may_be_stored
 from router.requests.rewrites.json_splice import salted
 from router.requests.routes import RouteTable
 from router.requests.time_slices import TimeSlices
+from router.requests.worker_keys import WorkerKeys
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import UnreadBody
 from router.tokenization.body.parsed_body import ParsedBody
@@ -59,21 +64,39 @@ class Salter:
         return salted(body, salt)
 
 
-@dataclass(frozen=True, slots=True)
 class IdentifyStage:
     """Reads, admits and identifies requests, at once if possible."""
 
-    identity: PromptIdentifier
-    fleet: Fleet
-    durations: Histogram
-    loop: asyncio.AbstractEventLoop
-    paths: RouteTable
-    pins: Pins
-    slices: TimeSlices
-    salter: Salter
-    routes: TrafficRoutes
-    models: ModelChoice
-    search: ResponseSearch
+    def __init__(
+        self,
+        config: Config,
+        identity: PromptIdentifier,
+        fleet: Fleet,
+        durations: Histogram,
+        loop: asyncio.AbstractEventLoop,
+        keys: WorkerKeys | None,
+        client: WorkerClient,
+    ) -> None:
+        self.identity = identity
+        self.fleet = fleet
+        self.durations = durations
+        self.loop = loop
+        self.paths = RouteTable(config.extra_paths)
+        self.pins = Pins()
+        self.slices = TimeSlices()
+        self.salter = Salter()
+        self.routes = TrafficRoutes(config.routes)
+        self.names = ModelNames(config.models)
+        self.models = ModelChoice(self.names, fleet, identity, self.pins)
+        self.search = ResponseSearch(fleet, self.pins, keys, client, loop)
+        fleet.resolve(OnRequest(config.models))
+
+    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+        self.names.adopt(models)
+        self.fleet.resolve(OnRequest(models))
+
+    def statistics(self) -> dict[str, int]:
+        return {"salted": self.salter.salted, "model": self.models.renamed}
 
     def read_now(self, incoming: IncomingRequest) -> ParsedBody | None:
         """Read and admit the body; None if `read` has to be awaited.

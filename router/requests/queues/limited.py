@@ -17,7 +17,7 @@ class LimitedQueue(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether a further request may wait."""
+        """Whether another may wait."""
 
     @property
     def limit_reached(self) -> str:

@@ -92,7 +92,7 @@ async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(sys
     await make(system, MODELS.change("m", msgspec.to_builtins(wanted["m"])))
     assert system.running.settings.models == wanted
     assert system.identity.describe("m") == f"rendered locally from {folder}"
-    assert system.gateway._parts.names.target("chat") == "m"
+    assert system.gateway._parts.identifier.names.target("chat") == "m"
     assert tested == [{"m"}]
     await make(system, MODELS.remove("m"))
     assert system.identity.describe("m").startswith("text only")

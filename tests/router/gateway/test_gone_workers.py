@@ -176,7 +176,7 @@ async def test_a_client_that_does_not_read_keeps_what_has_arrived(rig):
     gate = await rig(begin)
     client = await asked(gate)
     await client.reader.readuntil(event("a"))
-    (request,) = gate.gateway._parts.running
+    (request,) = gate.gateway._parts.requests.running
     request._client.writable = False
     close_port(gate, gate.workers[0])
     await asyncio.sleep(3 * QUIET_S)

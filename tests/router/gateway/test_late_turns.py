@@ -67,8 +67,8 @@ async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypat
 
 
 async def started(gate):
-    await eventually(lambda: gate.gateway._parts.running)
-    return list(gate.gateway._parts.running)
+    await eventually(lambda: gate.gateway._parts.requests.running)
+    return list(gate.gateway._parts.requests.running)
 
 
 async def test_a_body_that_has_arrived_is_in_time(rig):

@@ -228,7 +228,7 @@ async def test_paths_that_name_no_model_need_none(fleet):
     gate, workers = await fleet("big", "small", extra_paths={"/v1/mine": ["POST"]})
     assert (await gate.ask(post(b"/v1/mine", NAMELESS))).status == 200
     made = json.dumps({"id": "resp_1", "object": "response"}).encode()
-    gate.gateway._parts.pins.learn("resp_1", workers["small"].id)
+    gate.gateway._parts.identifier.pins.learn("resp_1", workers["small"].id)
     assert (await gate.ask(get(b"/v1/responses/resp_1"))).status == 200
     assert workers["small"].requests[-1].path == b"/v1/responses/resp_1"
     follow_up = b'{"input":"x","previous_response_id":"resp_1"}'
@@ -399,7 +399,7 @@ async def test_without_a_ready_fallback_a_request_waits_for_its_own_model(fleet)
 
 async def test_a_stored_response_never_falls_back(fleet):
     gate, workers = await fleet("big", "small", models=FALLBACK, timeouts={"queue_s": 0.05})
-    gate.gateway._parts.pins.learn("resp_1", workers["big"].id)
+    gate.gateway._parts.identifier.pins.learn("resp_1", workers["big"].id)
     gate.fleet.probe_failed(workers["big"].id, "gone", gate.loop.time())
     for _ in range(3):
         gate.fleet.probe_failed(workers["big"].id, "gone", gate.loop.time())

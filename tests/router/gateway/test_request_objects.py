@@ -49,6 +49,6 @@ async def test_a_chat_in_mid_stream_keeps_few_objects(rig):
     before = found_from([parts, gate.fleet, gate.core, connection, *modules])
     client.writer.write(post())
     await client.reader.readuntil(event("a"))
-    (request,) = parts.running
+    (request,) = parts.requests.running
     kept = request_shaped(found_from([request, connection], before))
     assert sum(kept.values()) <= MOST, kept

@@ -110,7 +110,7 @@ async def test_a_denial_is_forgotten_and_their_number_is_bounded(rig, monkeypatc
     gate = await rig(store)
     for number in range(4):
         assert (await gate.ask(get(b"/v1/responses/resp_%d" % number))).status == 404
-    assert len(gate.gateway._parts.search._denied) == 2
+    assert len(gate.gateway._parts.identifier.search._denied) == 2
     store.ids.add("resp_3")
     assert store.served(await gate.ask(get(b"/v1/responses/resp_3")))
 
@@ -262,7 +262,7 @@ async def test_searches_are_bounded_and_end_with_their_clients(rig, monkeypatch)
     monkeypatch.setattr(response_search, "WAITING", 2)
     gate = await rig(silent)
     clients = [await gate.connect() for _ in range(response_search.SEARCHES + 2)]
-    search = gate.gateway._parts.search
+    search = gate.gateway._parts.identifier.search
     for number, client in enumerate(clients):
         client.writer.write(get(b"/v1/responses/resp_%d" % number))
     await eventually(lambda: search._searches == len(clients))
@@ -280,7 +280,7 @@ async def test_searches_are_bounded_and_end_with_their_clients(rig, monkeypatch)
 async def test_a_search_that_takes_too_long_ends(rig, monkeypatch, turns, code):
     monkeypatch.setattr(response_search, "SEARCH_S", 0.1)
     gate = await rig(silent)
-    gate.gateway._parts.search._turns = asyncio.Semaphore(turns)
+    gate.gateway._parts.identifier.search._turns = asyncio.Semaphore(turns)
     reply = await gate.ask(get(ONE))
     assert (reply.status, reply.code) == (503, code) and reply.header(b"retry-after")
 

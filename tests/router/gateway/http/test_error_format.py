@@ -57,7 +57,7 @@ async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig):
     events = gate.recorded.events
     assert events == ["ticket", "retry sent", "failed sent", "first_token", "finished 200"]
     assert gate.recorded.usage == Usage(40, 3, 32)
-    assert len(gate.gateway._parts.pins._workers) == 1
+    assert len(gate.gateway._parts.identifier.pins._workers) == 1
 
 
 async def test_introductory_events_are_no_first_token(rig):

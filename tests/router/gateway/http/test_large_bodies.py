@@ -91,7 +91,7 @@ async def test_each_loop_iteration_has_one_slice():
 
 async def test_one_large_body_is_read_per_iteration(rig, monkeypatch):
     gate = await rig(answer_json)
-    slices = gate.gateway._parts.slices
+    slices = gate.gateway._parts.identifier.slices
     taken = [slices.take(gate.loop) for _ in range(3)]
     assert taken == [True, False, False]
     await iterations(1)
