@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import uvloop
@@ -20,14 +20,15 @@ from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control.change import NotAppliedError
 from router.control.start import Sources
-from router.gateway.listen.sockets import ListenError
 from router.placement.fleet.health import WorkerState
 from router.process import signals
+from router.process.front import ListeningFront
 from router.process.listeners import Listeners
 from router.process.systemd import Notifier, activated
 from router.process.takeover.client import TakeoverClient
 from router.process.takeover.messages import CARRIED, LEFT, VERSION, HandedState, SocketsOffered, TakeoverError
 from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
+from router.requests.front import FrontContext, ListenError
 from router.security.settings import warnings
 from router.telemetry.logs import say
 
@@ -345,17 +346,30 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
         log.error("the successor that was started here has ended", extra={"code": code})
 
 
-async def serve(config: Config, sources: Sources | None = None) -> int:
+async def serve(
+    config: Config,
+    sources: Sources | None = None,
+    front: Callable[[FrontContext], ListeningFront] | None = None,
+    command: str = "serve",
+) -> int:
     """Run one gateway until SIGTERM or SIGINT, or until a new process has taken over. A second signal ends it at
     once."""
     for warning in warnings(config):
         log.warning(warning)
-    return await Lifecycle(GatewayProcess(config, sources=sources)).run()
+    return await Lifecycle(GatewayProcess(config, sources=sources, front=front), command=command).run()
 
 
 def run(config: Config, sources: Sources | None = None) -> int:
     """Run one gateway in this process; return its exit code."""
     try:
         return uvloop.run(serve(config, sources))
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_picker(config: Config, sources: Sources, front: Callable[[FrontContext], ListeningFront]) -> int:
+    """Run a process with `front` in place of the public port; return its exit code."""
+    try:
+        return uvloop.run(serve(config, sources, front, "picker"))
     except KeyboardInterrupt:
         return 130

@@ -598,8 +598,34 @@ class SidecarConfig(Section, frozen=True):
         return self.hung_after_s / 3.0
 
 
+class PickerConfig(Section, frozen=True):
+    """How `warmroute picker` answers gateways. Its port is `port`, 9002 by default. Other commands ignore this
+    section."""
+
+    pick_s: Seconds = 2.0
+    """Longest time from the end of a request to its pick, with tokenising and queues. What is known by then decides: a
+    prompt that is not identified yet goes by load alone, a request without a worker gets 503."""
+    learn: Literal["none", "headers", "all"] = "none"
+    """What the picker stays for after a pick. none: it ends its stream, and releases the request's load by prediction
+    and the worker's own reports. headers: it sees status and end of the answer, and who served it. all: it also reads
+    the body for first token and usage, if the gateway sends it."""
+    endpoints: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Endpoints in one pick, best first, as a comma list. Above 1, the gateway must read lists; those with an
+    ORIGINAL_DST cluster and agentgateway do not."""
+    rank_header: Literal["rank", "host_port"] = "rank"
+    """How a worker with data-parallel ranks learns the rank. rank: X-data-parallel-rank, for vLLM's own balancer.
+    host_port: x-data-parallel-host-port, the address of the rank's server, for llm-d's sidecar; rank n listens at the
+    worker's port plus n."""
+    secure: bool = True
+    """TLS, with the files in `tls`, or else a certificate that the picker signs itself at each start."""
+    health_port: Port | None = None
+    """A further port without TLS, for health checks only."""
+    max_streams: Positive = 10_000
+    """Streams at once, over all connections. A further one is refused."""
+
+
 class Config(Section, frozen=True):
-    """All settings of `warmroute serve` and `warmroute sidecar`."""
+    """All settings of `warmroute serve`, `warmroute sidecar` and `warmroute picker`."""
 
     host: str = "0.0.0.0"
     """Address or host name of the public port. "::" is every IPv6 and IPv4 address, "0.0.0.0" every IPv4 address."""
@@ -707,6 +733,8 @@ class Config(Section, frozen=True):
     """Thresholds of the diagnosis."""
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     """`warmroute sidecar` only."""
+    picker: PickerConfig = field(default_factory=PickerConfig)
+    """`warmroute picker` only."""
     worker_operations: tuple[WorkerOperationName, ...] = ("reset-prefix-cache",)
     """Operations on workers that the admin API passes on, of pause, resume, reset-prefix-cache, load-lora and
     unload-lora. A cache reset costs time alone. The others stop a worker, or load files of its host, so they are not

@@ -18,12 +18,13 @@ from router.gateway.listen.accept import TLS_HANDSHAKE_S, Acceptor, Listener
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, close_listeners
 from router.gateway.listen.sockets import public_sockets
-from router.gateway.readings import gateway_readings, limit_readings
+from router.gateway.readings import gateway_readings
 from router.limits.table import RateTable
 from router.metrics.instruments import Reading
 from router.placement.fleet.query_of_death import Deaths
 from router.requests.pins import SharedPins
 from router.requests.preview import PreviewedRequest
+from router.requests.readings import limit_readings
 from router.security.reload import FileWatch
 from router.security.tls import serving_tls
 

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from router.gateway.listen.sockets import ListenError
 from router.process.listeners import Listeners
+from router.requests.front import ListenError
 
 FIRST_DESCRIPTOR = 3
 ADMIN = "admin"

@@ -18,6 +18,10 @@ from router.security.tls import WorkerTls
 from router.tokenization.prompt_identifier import PromptIdentifier
 
 
+class ListenError(OSError):
+    """The gateway cannot listen on an address. The message names the address, the reason, and the setting to change."""
+
+
 class Front(Protocol):
     """A front, for those who change its settings and those who look into it."""
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from backends.keep_alive import keep_alive
 from router.config.model import Config
+from router.requests.front import ListenError
 
 TLS_SHUTDOWN_S = 2.0
 """How long to wait for a client's close_notify at the end of a TLS connection. Most clients never send one."""
@@ -21,10 +22,6 @@ _OTHER_PATH = "set another path (--uds, uds, WARMROUTE_UDS)"
 KERNEL_UNSENT_BYTES = 131_072
 """Bytes of a response that the kernel buffers beyond the bytes it may send now. Without a limit it buffered 2.8 MB over
 loopback for each client that does not read. Such buffers count against a container's memory."""
-
-
-class ListenError(OSError):
-    """The gateway cannot listen on an address. The message names the address, the reason, and the setting to change."""
 
 
 class SocketFile(NamedTuple):

@@ -28,3 +28,19 @@ SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 
 MOST_CHUNK_BYTES: Final = 62_000
 """Body bytes in one answer. Gateways read messages of 64 KiB at most; llm-d and Dynamo send 62,000, too."""
+
+OBJECTIVE: Final = "x-llm-d-inference-objective"
+FAIRNESS: Final = "x-llm-d-inference-fairness-id"
+OLD_OBJECTIVE: Final = "x-gateway-inference-objective"
+OLD_FAIRNESS: Final = "x-gateway-inference-fairness-id"
+DROP_REASON: Final = "x-llm-d-request-dropped-reason"
+SCORES: Final = "x-gateway-destination-endpoint-scores"
+"""A key in `LB_NAMESPACE`: a number per endpoint."""
+TESTING: Final = "test-epp-endpoint-selection"
+"""A header of GAIE's conformance tests: the endpoint to pick."""
+
+PREFILLER: Final = "x-prefiller-host-port"
+DP_RANK_HOST: Final = "x-data-parallel-host-port"
+PREFER: Final = "prefer"
+PD_HEADERS: Final = (PREFILLER, "x-encoder-hosts-ports", DP_RANK_HOST, "x-kv-cache-source-host-port")
+"""What a worker's sidecar connects to: never from a client."""

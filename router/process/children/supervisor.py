@@ -23,7 +23,7 @@ from router.control.control import Control
 from router.control.start import Sources
 from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
-from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
+from router.gateway.listen.sockets import SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.limits.host_use import HostUse
 from router.process import signals
@@ -38,6 +38,7 @@ from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
 from router.process.systemd import Notifier, activated
 from router.replicas.replica import Replica
+from router.requests.front import ListenError
 from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.settings import warnings

@@ -18,7 +18,7 @@ from router.process.systemd import Notifier, activated
 PROBE = """
 import os, sys
 from router.process.systemd import activated
-from router.gateway.listen.sockets import ListenError
+from router.requests.front import ListenError
 os.environ["LISTEN_PID"] = os.environ.get("LISTEN_PID") or str(os.getpid())
 try:
     found = activated(os.environ, os.getpid())

@@ -12,7 +12,6 @@ import pytest
 
 from router.config.model import Config, WorkerConfig
 from router.control.start import initial
-from router.gateway.listen.sockets import ListenError
 from router.process.listeners import Listeners, admin_socket, listen_addresses
 from router.process.takeover import client as takeover_client
 from router.process.takeover import messages as takeover_messages
@@ -29,6 +28,7 @@ from router.process.takeover.messages import (
     encode,
 )
 from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
+from router.requests.front import ListenError
 from tests.support.waiting import eventually
 
 

@@ -1,0 +1,100 @@
+"""The flags that manifests of GAIE and llm-d give their pickers, as settings, so that replacing the image is enough.
+
+Sources: gateway-api-inference-extension (cmd/epp/runner) and llm-d-router, both 2026.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Final
+
+IGNORED: Final = (
+    "--allow-experimental-plugins",
+    "--config-file",
+    "--config-text",
+    "--disable-endpoint-subset-filter",
+    "--drain-timeout",
+    "--emit-endpoint-scores",
+    "--enable-cert-reload",
+    "--enable-grpc-stream-metrics",
+    "--enable-pprof",
+    "--grpc-max-recv-msg-size",
+    "--grpc-max-send-msg-size",
+    "--ha-enable-leader-election",
+    "--health-checking",
+    "--kv-cache-usage-percentage-metric",
+    "--lora-info-metric",
+    "--metrics-endpoint-auth",
+    "--metrics-staleness-threshold",
+    "--model-server-metrics-https-insecure-skip-verify",
+    "--model-server-metrics-path",
+    "--model-server-metrics-port",
+    "--model-server-metrics-scheme",
+    "--pool-group",
+    "--refresh-metrics-interval",
+    "--refresh-prometheus-metrics-interval",
+    "--tls-cipher-suites",
+    "--tls-min-version",
+    "--total-queued-requests-metric",
+    "--total-running-requests-metric",
+    "--tracing",
+)
+"""Flags that change nothing here: the picker has no such part, or does it in any case."""
+_VERBOSE: Final = 4
+"""The first level of -v at which GAIE's picker logs for debugging."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("endpoint picker, as in GAIE's and llm-d's manifests")
+    group.add_argument("--grpc-port", metavar="PORT", type=int, help="port of the picker (default 9002)")
+    group.add_argument("--grpc-health-port", metavar="PORT", type=int, help="further port for health checks alone")
+    group.add_argument("--metrics-port", metavar="PORT", type=int, help="the admin port, with /metrics")
+    group.add_argument("--pool-name", metavar="NAME", help="InferencePool whose pods are the workers")
+    group.add_argument("--pool-namespace", metavar="NAME", help="its namespace (default: that of the picker's own pod)")
+    group.add_argument(
+        "--endpoint-selector", metavar="LABELS", help="label selector of the workers' pods, without a pool"
+    )
+    group.add_argument("--endpoint-target-ports", metavar="PORTS", help="ports of these pods, comma-separated")
+    group.add_argument("--secure-serving", metavar="BOOL", nargs="?", const="true", help="TLS (default true)")
+    group.add_argument("--cert-path", metavar="DIR", help="folder with tls.crt and tls.key (default: self-signed)")
+    group.add_argument("--zap-encoder", metavar="FORMAT", choices=("json", "console"), help="json or console")
+    group.add_argument("-v", "--v", dest="verbosity", metavar="LEVEL", type=int, help=f"debug logs from {_VERBOSE} on")
+    for flag in IGNORED:
+        group.add_argument(flag, nargs="?", const="", dest=f"ignored:{flag}", help=argparse.SUPPRESS)
+
+
+def settings_of(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield KEY=VALUE for ``--set`` of each flag that was given."""
+    if arguments.grpc_port is not None:
+        yield f"port={arguments.grpc_port}"
+    if arguments.grpc_health_port is not None:
+        yield f"picker.health_port={arguments.grpc_health_port}"
+    if arguments.metrics_port is not None:
+        yield f"admin_port={arguments.metrics_port}"
+    if arguments.secure_serving is not None:
+        yield f"picker.secure={arguments.secure_serving}"
+    if arguments.cert_path is not None:
+        yield f"tls.cert_file={arguments.cert_path}/tls.crt"
+        yield f"tls.key_file={arguments.cert_path}/tls.key"
+    if arguments.zap_encoder is not None:
+        yield f"log_format={'json' if arguments.zap_encoder == 'json' else 'text'}"
+    if arguments.verbosity is not None and arguments.verbosity >= _VERBOSE:
+        yield "log_level=debug"
+    if sources := list(_sources(arguments)):
+        yield f"discovery.sources=[{','.join(sources)}]"
+
+
+def _sources(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the sources of workers, each as JSON."""
+    namespace = "" if arguments.pool_namespace is None else f',"namespace":"{arguments.pool_namespace}"'
+    if arguments.pool_name is not None:
+        yield f'{{"kubernetes":{{"pool":"{arguments.pool_name}"{namespace}}}}}'
+    elif arguments.endpoint_selector is not None:
+        for port in (arguments.endpoint_target_ports or "8000").split(","):
+            yield f'{{"kubernetes":{{"pods":"{arguments.endpoint_selector}","port":{int(port)}{namespace}}}}}'
+
+
+def ignored(arguments: argparse.Namespace) -> list[str]:
+    """Return the flags that were given and change nothing."""
+    return [flag for flag in IGNORED if getattr(arguments, f"ignored:{flag}") is not None]

@@ -1,0 +1,354 @@
+"""One request at the picker: identify it, find a worker in time, and keep its load until its answer has ended.
+
+The rules are those of every front (`router.requests`). What is the picker's own: a time limit over all of it, because
+nobody else bounds a gateway that waits in full duplex, and a subset of endpoints, outside of which nothing is waited
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+from time import perf_counter
+
+import msgspec
+
+from policies.view import WorkerId
+from router.errors import ErrorKind, RequestError
+from router.picker.pairs import MovedCache
+from router.picker.parts import PickerParts
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.request import FailurePoint, Usage
+from router.placement.tickets import Held, Queued, Reject, Ticket
+from router.requests.incoming import IncomingRequest
+from router.requests.layer import RequestEnd
+from router.requests.placing import Placement, SharedPlacement, Waited
+from router.security.callers import TenantUsage
+from router.tokenization.body.parsed_body import ParsedBody, unread_body
+
+_MODEL_HEADER = b"x-gateway-model-name"
+"""GAIE's body-based router names the model in it."""
+_LATE = "the request was not read in time; try again later"
+_UNSALTED = (
+    "This caller's cache is isolated by a salt in the body, and the gateway sends the endpoint picker no body; use "
+    "request_body_mode FULL_DUPLEX_STREAMED or BUFFERED."
+)
+
+
+class Sees(IntEnum):
+    """How much of the answer passes the picker."""
+
+    NOTHING = 0
+    END = 1
+    """Its headers and its end."""
+    TOKENS = 2
+
+
+class Pick:
+    """Satisfies `router.requests.queues.request.WaitingRequest`. `find` asks for a worker, and `end` releases it."""
+
+    __slots__ = (
+        "_ended", "_found", "_parts", "_sees", "_since_s", "_until_s", "_waited", "answered", "incoming", "moved",
+        "ticket",
+    )  # fmt: skip
+
+    def __init__(self, parts: PickerParts, incoming: IncomingRequest, until_s: float, sees: Sees) -> None:
+        self._parts = parts
+        self._sees = sees
+        self._until_s = until_s
+        self._found: asyncio.Future[None] | None = None
+        self._since_s = 0.0
+        self._waited = Waited.NOWHERE
+        self._ended = False
+        self.incoming = incoming
+        self.ticket: Ticket | None = None
+        self.moved: MovedCache | None = None
+        """The plan that moves KV cache for the request, if there is one."""
+        self.answered = False
+        """Whether the worker has begun to answer, as far as the picker sees it."""
+
+    # for the queues and the quarantine
+
+    @property
+    def account(self) -> TenantUsage | None:
+        return self.incoming.caller.account
+
+    @property
+    def served_as(self) -> tuple[str, str]:
+        request = self.incoming.request
+        return ("", "") if request is None else (request.route, self._parts.model_label(request.model))
+
+    @property
+    def body_key(self) -> int:
+        return self._parts.gate.body_key(self.incoming)
+
+    @property
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        return () if self.ticket is None else (self.ticket.candidate.endpoint,)
+
+    @property
+    def unanswered(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoint that has not answered yet. Where no answer is seen, nobody can say."""
+        return () if self.answered or self._sees is Sees.NOTHING else self.endpoints
+
+    @property
+    def awaited(self) -> tuple[FleetEndpoint, ...]:
+        return ()
+
+    def sent_to(self, worker: WorkerId | None) -> bool:
+        return self.ticket is not None and self.ticket.candidate.id == worker
+
+    def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
+        """Do nothing: the request is with the gateway, which retries by its own rules."""
+
+    def worker_gone(self, endpoint: FleetEndpoint) -> None:
+        self.cancel()
+
+    def offer(self) -> None:
+        try:
+            if self._waited is Waited.HOLD:
+                self._leave()
+            self._ask()
+        except Exception as error:  # the queue goes on with its other requests
+            self._settle(error)
+
+    # finding a worker
+
+    async def find(self, *, by_headers: bool) -> None:
+        """Set `ticket`. `by_headers`: the request has a body that the picker does not get.
+
+        Raises:
+            RequestError: the request is refused, or no worker came in time.
+        """
+        parts, incoming = self._parts, self.incoming
+        parts.running.add(self)
+        if len(parts.running) > parts.max_requests:
+            raise RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later")
+        incoming.layers = parts.features.layers(incoming)
+        self._tell_layers(lambda layer: layer.started(parts.time()))
+        if by_headers:
+            self._place_by_headers()
+        else:
+            await self._identify()
+        self._tell_layers(lambda layer: layer.identified(parts.time()))
+        if self._sees is not Sees.TOKENS:
+            assert incoming.request is not None
+            # nobody sees the first token, so the prefill ends when its estimated time has passed
+            incoming.request = msgspec.structs.replace(incoming.request, stream=False)
+        await self._place()
+
+    def _tell_layers(self, event: Callable[..., RequestError | None]) -> None:
+        for layer in self.incoming.layers:
+            if (refusal := event(layer)) is not None:
+                raise refusal
+
+    async def _identify(self) -> None:
+        """Read the body and identify its prompt, as far as there is time."""
+        identifier, incoming = self._parts.identifier, self.incoming
+        parsed: ParsedBody | None = None
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                parsed = identifier.read_now(incoming) or await identifier.read(incoming)
+                pending = identifier.identify_now(incoming, parsed)
+                if pending is not None:
+                    await identifier.identify(incoming, parsed, pending)
+        except TimeoutError:
+            if parsed is None:
+                raise RequestError(ErrorKind.TOO_MANY_REQUESTS, _LATE) from None
+            identifier.place_by_load(incoming, parsed)
+        except RequestError as error:
+            if not incoming.route.extra or error.kind is not ErrorKind.INVALID_JSON:
+                raise
+            identifier.place_by_load(incoming, unread_body())
+
+    def _place_by_headers(self) -> None:
+        """Set the request without its body, which the picker does not get.
+
+        Raises:
+            RequestError: the caller's cache is isolated, which needs the body.
+        """
+        incoming = self.incoming
+        if incoming.caller.salts is not None and incoming.route.salted:
+            raise RequestError(ErrorKind.NOT_IMPLEMENTED, _UNSALTED)
+        named = incoming.head.fields.get(_MODEL_HEADER)
+        self._parts.identifier.place_by_load(incoming, unread_body(None if named is None else named.decode("latin-1")))
+
+    async def _place(self) -> None:
+        loop, self._since_s = self._parts.loop, self._parts.time()
+        self._found = loop.create_future()
+        self._ask()
+        if not self._found.done():
+            limit_s = self._until_s
+            if self._waited is Waited.QUEUE:
+                limit_s = min(limit_s, self._since_s + self._parts.gate.queue_s(self.incoming))
+            timer = loop.call_at(limit_s, self._expired)
+            try:
+                await self._found
+            finally:
+                timer.cancel()
+        self._found.result()
+
+    def _ask(self) -> None:
+        parts, incoming = self._parts, self.incoming
+        request, started_s, now_s = incoming.request, perf_counter(), parts.time()
+        assert request is not None
+        placed = parts.gate.place(incoming, request, self._waited, self._since_s, now_s)
+        self._decided(placed, perf_counter() - started_s)
+
+    def _decided(self, placed: Placement, took_s: float) -> None:
+        parts, incoming, now_s = self._parts, self.incoming, self._parts.time()
+        for layer in incoming.layers:
+            layer.decided(placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, took_s)
+        if isinstance(placed, Queued) and incoming.within is not None and not placed.at_limit:
+            placed = RequestError(ErrorKind.NO_WORKER, f"no endpoint of the subset is ready: {placed.reason}")
+        self._leave()
+        if isinstance(placed, Queued):
+            self._waited = Waited.QUEUE
+            parts.gate.queue(incoming, self)
+        elif isinstance(placed, Held):
+            self._waited = Waited.HOLD
+            parts.gate.hold_queue.enter(self, placed)
+        elif isinstance(placed, RequestError):
+            self._settle(placed)
+        else:
+            self._take(placed)
+
+    def _take(self, placed: Ticket | SharedPlacement) -> None:
+        if isinstance(placed, MovedCache):
+            self.moved = placed
+            placed = placed.noted
+        assert isinstance(placed, Ticket)
+        self.ticket = self.incoming.ticket = placed
+        self._settle(None)
+
+    def _settle(self, error: BaseException | None) -> None:
+        found = self._found
+        if found is None or found.done():
+            return
+        if error is None:
+            found.set_result(None)
+        else:
+            found.set_exception(error)
+
+    def _expired(self) -> None:
+        """Place the request by what is known now: without the policy's hold, or on a fallback's worker."""
+        try:
+            now_s = self._parts.time()
+            unheld = self._unheld(now_s) if self._waited is Waited.HOLD else None
+            if isinstance(unheld, Ticket):
+                self._decided(unheld, 0.0)
+            elif isinstance(unheld, Reject):
+                self._decided(unheld.error, 0.0)
+            else:
+                self._decided(self._parts.gate.queue_expired(self.incoming, now_s), 0.0)
+        except Exception as error:  # a defect ends this request alone
+            self._settle(error)
+
+    def _unheld(self, now_s: float) -> Ticket | Held | Queued | Reject:
+        gate, request = self._parts.gate, self.incoming.request
+        assert request is not None
+        return gate.dispatcher.dispatch(request, now_s, within=gate.within(self.incoming))
+
+    def _leave(self) -> None:
+        self._parts.gate.leave_queues(self.incoming, self)
+
+    # after the pick
+
+    def first_token(self, now_s: float) -> None:
+        if self.ticket is None:
+            return
+        self._parts.tickets.first_token(self.ticket, now_s)
+        if self.moved is not None:
+            self.moved.arrived(now_s)
+
+    def served_by(self, endpoint_id: str, now_s: float) -> None:
+        """Move the load to the endpoint that serves the request, if that is another one."""
+        ticket = self.ticket
+        if ticket is None or ticket.ended or ticket.candidate.endpoint.id == endpoint_id:
+            return
+        self.ticket = self._parts.dispatcher.follow(ticket, endpoint_id, now_s)
+        if self.moved is not None:
+            self.moved.cancel()
+
+    def expect_prefill(self) -> None:
+        """Release the prefill of a handover by prediction, because nobody sees its end."""
+        moved, prefill, ends = (
+            self.moved,
+            None if self.ticket is None else self.ticket.prefill,
+            self._parts.predicted_ends,
+        )
+        if moved is not None and prefill is not None and not prefill.ended:
+            ends.keep(moved, prefill.candidate, ends.prefill_s(prefill))
+
+    def expect_end(self) -> None:
+        """Release the request by prediction: its answer passes elsewhere from now on."""
+        ticket, ends = self.ticket, self._parts.predicted_ends
+        if ticket is None or ticket.ended:
+            self.release()
+            return
+        self.expect_prefill()
+        before_s = 0.0 if ticket.prefill is None else ends.prefill_s(ticket.prefill)
+        ends.keep(self, ticket.candidate, before_s + ends.answer_s(ticket))
+
+    # the end
+
+    def finish(self, usage: Usage, status: int, text_bytes: int = 0) -> None:
+        """Release the request after a complete answer."""
+        now_s, ticket = self._parts.time(), self.ticket
+        if ticket is not None:
+            if self.moved is not None:
+                self.moved.release()
+                usage = Usage(None, usage.completion_tokens)  # it reports what came from another worker as cached
+            self._parts.tickets.finished(ticket, usage, now_s, status=status)
+        self._end(status, usage if status < 400 else Usage(0, 0), text_bytes, served=True)
+
+    def fail(self, point: FailurePoint, status: int, reason: str, retry_after_s: float | None = None) -> None:
+        if self.ticket is not None:
+            self._parts.tickets.failed(self.ticket, point, self._parts.time(), reason, retry_after_s)
+        self._end(status, Usage(0, 0), 0, served=False)
+
+    def release(self) -> None:
+        """End a request whose answer nobody has seen. Its caller is charged by the estimate. Idempotent."""
+        if self.moved is not None:
+            self.moved.release()
+        if self.ticket is not None:
+            self._parts.tickets.released(self.ticket, self._parts.time())
+        self._end(200, Usage(), 0, served=True)
+
+    def cancel(self, text_bytes: int = 0) -> None:
+        """Release all that the request has: its place in a queue, its load and its limits. Idempotent."""
+        if self.ticket is not None:
+            self._parts.tickets.cancelled(self.ticket, self._parts.time())
+        self._end(499, None, text_bytes, served=self.answered)
+
+    def _end(self, status: int, answered: Usage | None, text_bytes: int, *, served: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        parts, incoming, now_s = self._parts, self.incoming, self._parts.time()
+        self._leave()
+        parts.running.discard(self)
+        parts.gate.ended(incoming)
+        if self.moved is not None:
+            self.moved.cancel()
+        usage = answered or Usage()
+        for layer in incoming.layers:
+            duration_s = now_s - incoming.arrived_s
+            left = answered is None and self.ticket is not None
+            layer.ended(
+                RequestEnd(
+                    status,
+                    now_s,
+                    duration_s,
+                    None,
+                    usage,
+                    None,
+                    incoming.ticket,
+                    answered,
+                    text_bytes,
+                    served=served or left,
+                    left=left,
+                    tunnel=False,
+                )
+            )

@@ -1,0 +1,46 @@
+"""The settings of a picker: those of a gateway, with another default port, and without what gRPC cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from router.config.load import Loaded, problems_of
+from router.config.model import Config
+from router.config.problems import ConfigError, Finding
+
+PORT = 9002
+"""The port of GAIE's own picker."""
+
+
+def picker_config(loaded: Loaded) -> Config:
+    """Return the settings of a picker.
+
+    Raises:
+        ConfigError: a setting asks for what a picker cannot do.
+    """
+    config = loaded.config
+    if unfit := problems_of(_unfit(config), loaded.places):
+        raise ConfigError(unfit)
+    if not any(place[:1] == ("port",) for place in loaded.places):
+        config = replace(config, port=PORT)
+    return config
+
+
+def _unfit(config: Config) -> Iterator[Finding]:
+    if config.processes != 1:
+        yield ("processes",), "a picker runs one process", "remove it, and run several pickers with redis.url"
+    if config.takeover is not None:
+        problem = "a picker hands no port over: its streams are short, and gateways ask another replica"
+        yield ("takeover",), problem, "remove it"
+    if config.uds is not None:
+        yield ("uds",), "a picker listens on a TCP port", "remove it, and write port"
+    if config.picker.health_port in (config.port, config.admin_port) and config.picker.health_port:
+        yield (
+            ("picker", "health_port"),
+            f"port {config.picker.health_port} is taken by another setting",
+            "write another",
+        )
+    if config.tls.cert_file is not None and not config.picker.secure:
+        yield ("picker", "secure"), "tls has files, and picker.secure is false", "remove one of the two"

@@ -1,0 +1,291 @@
+"""One stream of a gateway: read its messages, answer them, and learn from the answer as far as the settings say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from router.errors import ErrorKind, RequestError
+from router.picker.answers import PASS_HEADERS, passed, pick_answers, refusal
+from router.picker.changes import changes_of
+from router.picker.exchange import UNSAID_S, Exchange, Need
+from router.picker.learning import AnswerReader
+from router.picker.parts import PickerParts
+from router.picker.pick import Pick, Sees
+from router.picker.protocol.ext_proc_pb2 import ProcessingMode, ProcessingRequest
+from router.requests.incoming import IncomingRequest
+from router.requests.routes import ModelSource, Route, forbidden
+from router.security.callers import Caller
+from router.security.keys import let_in
+
+log = logging.getLogger("warmroute.picker")
+
+_PASSED_ON = Route("unknown", ("GET", "POST"), ModelSource.JSON, extra=True)
+"""Any path that no worker's API is known to have. Such requests are picked for, too."""
+_BODIES = (ProcessingMode.STREAMED, ProcessingMode.FULL_DUPLEX_STREAMED)
+_OF_REQUEST = ("request_body", "request_trailers")
+_PICKED, _CANCELLED = "picked", "cancelled"
+_DRAIN_QUIET_S = 1.0
+"""How long a body that passes may pause before a stream that drains ends between two chunks."""
+_ENCODED = "the endpoint picker decodes no Content-Encoding; send the body without one"
+
+
+class Wire(Protocol):
+    """The two calls of `grpc.aio.ServicerContext` that a stream needs."""
+
+    def read(self) -> Awaitable[object]:
+        """Return the next message, or `grpc.aio.EOF`."""
+
+    def write(self, message: bytes) -> Awaitable[None]: ...
+
+
+class PickStream:
+    """Serves one stream. The caller ends it with status OK when `serve` returns."""
+
+    def __init__(self, parts: PickerParts, wire: Wire) -> None:
+        self._parts = parts
+        self._wire = wire
+        self._task: asyncio.Task[object] | None = None
+        self._caller: Caller | None = None
+        self._body_bytes = 0
+        """Bytes that are counted in the limits of bodies."""
+        self._pick: Pick | None = None
+        self._request_id = b""
+        self._learning = False
+        self._body_passes = False
+        self._draining = False
+
+    async def serve(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            if not (self._draining and self._task is not None and self._task.uncancel() == 0):
+                raise
+        finally:
+            self._give_back_body()
+            if self._pick is not None:
+                self._pick.cancel()
+
+    def drain(self) -> None:
+        """End the stream as soon as nothing is lost by it: at once while an answer is awaited, else between chunks."""
+        self._draining = True
+        if not self._learning or self._task is None:
+            return
+        if self._body_passes:
+            asyncio.get_running_loop().call_later(_DRAIN_QUIET_S, self._task.cancel)
+        else:
+            self._task.cancel()
+
+    def _drains(self) -> bool:
+        return self._draining
+
+    async def _serve(self) -> None:
+        message = await self._read()
+        if message is None:
+            return
+        if message.observability_mode:
+            while message is not None:  # nobody reads an answer
+                message = await self._read()
+        elif message.HasField("request_headers"):
+            await self._request(message)
+        else:
+            await self._pass(message)
+
+    async def _read(self) -> ProcessingRequest | None:
+        """Return the next message; None at the end of the gateway's side."""
+        raw = await self._wire.read()
+        return ProcessingRequest.FromString(raw) if isinstance(raw, bytes) else None
+
+    async def _pass(self, message: ProcessingRequest | None) -> None:
+        """Let messages pass of a request that this picker has not seen."""
+        while message is not None:
+            answer = passed(message, ProcessingMode.NONE, message.protocol_config.response_body_mode)
+            if answer is not None:
+                await self._wire.write(answer)
+            message = await self._read()
+
+    # the request
+
+    async def _request(self, first: ProcessingRequest) -> None:
+        exchange = Exchange(first)
+        self._request_id = self._parts.request_ids.of(exchange.head)
+        try:
+            self._caller = self._admitted(exchange)
+            message = await self._collect(exchange)
+            if self._pick is not None:
+                await self._follow(exchange, self._pick, message)
+        except RequestError as error:
+            await self._refuse(error, exchange)
+        except DecodeError:
+            raise
+        except Exception:
+            log.exception("a pick failed", extra={"request_id": self._request_id.decode("latin-1")})
+            await self._refuse(RequestError(ErrorKind.INTERNAL, "internal error"), exchange)
+
+    def _admitted(self, exchange: Exchange) -> Caller:
+        """Return the caller.
+
+        Raises:
+            RequestError: the key is missing or wrong, or the path would change a worker.
+        """
+        parts, head = self._parts, exchange.head
+        name = None
+        if parts.keys is not None:
+            name = let_in(parts.keys, head.fields)
+            parts.metrics.requests_by_key.add(1.0, (name,))
+        if forbidden(head.path):
+            raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
+        return parts.callers.of(name) if name is not None else parts.callers.anybody
+
+    async def _collect(self, exchange: Exchange) -> ProcessingRequest | None:
+        """Read until the pick is due, and answer it. Return a message that came after the request, if one was read."""
+        need, message = exchange.first_need(), None
+        if need is Need.PASS:
+            await self._wire.write(PASS_HEADERS)
+        elif need is Need.MORE_OR_PICK:
+            message = await self._first_of_body(exchange)
+            if message is None or message.WhichOneof("request") not in _OF_REQUEST:
+                return message  # the pick by the headers stands
+            need = self._take(exchange, message)
+        while need is not Need.PICK:
+            message = await self._read()
+            if message is None:
+                return None
+            need = self._take(exchange, message)
+        await self._answer(exchange)
+        return None
+
+    async def _first_of_body(self, exchange: Exchange) -> ProcessingRequest | None:
+        """Return the message after the headers. If it takes longer than `UNSAID_S`, answer the headers before."""
+        reading = asyncio.ensure_future(self._read())
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=UNSAID_S)
+            if not done:
+                exchange.pick_by_headers()
+                await self._answer(exchange)
+            return await reading
+        finally:
+            reading.cancel()
+
+    def _take(self, exchange: Exchange, message: ProcessingRequest) -> Need:
+        before_bytes = exchange.body_bytes
+        need = exchange.take(message)
+        if taken := exchange.body_bytes - before_bytes:
+            self._charge(taken, exchange.body_bytes)
+        return need
+
+    def _charge(self, size_bytes: int, body_bytes: int) -> None:
+        """Count bytes of the body.
+
+        Raises:
+            RequestError: they do not fit.
+        """
+        account = None if self._caller is None else self._caller.account
+        if body_bytes > self._parts.bodies.max_body_bytes:
+            self._parts.bodies.check(body_bytes)
+        if account is not None:
+            account.check(size_bytes, body_bytes - size_bytes)
+        self._parts.bodies.take(size_bytes, body_bytes)
+        self._body_bytes += size_bytes
+        if account is not None:
+            account.body_bytes += size_bytes
+
+    def _give_back_body(self) -> None:
+        size_bytes, self._body_bytes = self._body_bytes, 0
+        self._parts.bodies.give_back(size_bytes)
+        if self._caller is not None and self._caller.account is not None:
+            self._caller.account.body_bytes -= size_bytes
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Pick, and write the answer. A pick by the headers alone, before a body, is replaced."""
+        parts = self._parts
+        earlier, self._pick = self._pick, None
+        if earlier is not None:
+            earlier.cancel()
+        until_s = parts.time() + parts.settings.pick_s
+        pick = self._pick = Pick(parts, self._incoming(exchange), until_s, self._sees(exchange))
+        body = pick.incoming.body
+        try:
+            await pick.find(by_headers=exchange.by_headers)
+            answer = changes_of(parts, pick, exchange.head, body)
+            for message in pick_answers(exchange, answer):
+                await self._wire.write(message)
+        except asyncio.CancelledError:
+            parts.picks.add(1.0, (_CANCELLED,))
+            raise
+        parts.picks.add(1.0, (_PICKED,))
+        self._give_back_body()
+        exchange.release_body()
+        pick.incoming.body = b""
+
+    def _incoming(self, exchange: Exchange) -> IncomingRequest:
+        head, parts = exchange.head, self._parts
+        route = parts.identifier.paths.find(head.path)
+        if route is None or head.method not in route.methods:
+            route = _PASSED_ON
+        elif head.fields.get(b"content-encoding", b"identity").lower() != b"identity" and not exchange.by_headers:
+            raise RequestError(ErrorKind.UNSUPPORTED_CONTENT_ENCODING, _ENCODED)
+        assert self._caller is not None, "it was admitted"
+        incoming = IncomingRequest(head, exchange.body, route, self._request_id, self._caller, parts.time())
+        incoming.within = exchange.subset
+        if exchange.by_headers:
+            incoming.size_bytes = head.content_length
+        return incoming
+
+    def _sees(self, exchange: Exchange) -> Sees:
+        learn = self._parts.settings.learn
+        if learn == "none":
+            return Sees.NOTHING
+        return Sees.TOKENS if learn == "all" and exchange.response_mode in _BODIES else Sees.END
+
+    async def _refuse(self, error: RequestError, exchange: Exchange) -> None:
+        parts, pick = self._parts, self._pick
+        labels = ("", "") if pick is None else pick.served_as
+        parts.metrics.errors.add(1.0, (error.kind.spec.code, "before_first", *labels))
+        parts.picks.add(1.0, (error.kind.spec.code,))
+        if pick is not None:
+            pick.cancel()
+        await self._wire.write(refusal(error, exchange.head.path, self._request_id))
+
+    # the answer
+
+    async def _follow(self, exchange: Exchange, pick: Pick, message: ProcessingRequest | None) -> None:
+        """Stay after a pick for as long as there is something to learn. `message` was read already."""
+        parts, sees = self._parts, self._sees(exchange)
+        if sees is Sees.NOTHING or self._drains():
+            self._leave(pick)
+            return
+        if sees is Sees.END:
+            pick.expect_prefill()
+        reader, self._learning = AnswerReader(pick, parts.tickets, parts.identifier.pins), True
+        try:
+            async with asyncio.timeout(parts.config.timeouts.total_s):
+                await self._read_answer(exchange, reader, message)
+        except TimeoutError:
+            log.debug("a stream was open for longer than timeouts.total_s")
+        finally:
+            if self._drains() and not reader.over:
+                self._leave(pick)
+            else:
+                reader.closed(sees_end=exchange.response_mode != ProcessingMode.NONE)
+
+    def _leave(self, pick: Pick) -> None:
+        """Let the answer pass elsewhere from now on. Its end is predicted."""
+        self._pick = None
+        pick.expect_end()
+
+    async def _read_answer(self, exchange: Exchange, reader: AnswerReader, message: ProcessingRequest | None) -> None:
+        while (message := message or await self._read()) is not None:
+            reader.take(message, self._parts.time())
+            answer = passed(message, exchange.body_mode, exchange.response_mode)
+            if answer is not None:
+                await self._wire.write(answer)
+            self._body_passes = exchange.response_mode in _BODIES and reader.status > 0
+            if self._drains():
+                return
+            message = None
