@@ -12,6 +12,7 @@ from docs.build import request_flow, surface
 from docs.build.admin_api import reference_page as admin_api_page
 from docs.build.client_pages import errors_page, headers_page
 from docs.build.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
+from docs.build.picker_cases import page as picker_page
 from docs.build.tables import MADE, table
 from docs.build.worker_reads import HEADS as WORKER_HEADS
 from docs.build.worker_reads import worker_rows
@@ -264,6 +265,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "limits.md": limits_page,
     "request-flow.md": request_flow_page,
     "workloads.md": workloads_page,
+    "picker-conformance.md": picker_page,
     "surface.md": surface.page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }

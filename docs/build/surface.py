@@ -68,6 +68,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "changes settings in a running gateway"): "policy/* routes/* models/* "
         "tenants/* limits/* revisions/* reload",
         ("developer", "tries the product without a GPU"): "worker demo fleet",
+        ("developer", "tests an endpoint picker"): "picker-conformance",
     },
     "Admin operations": {
         ("operator", "probes, scrapes"): "live ready metrics",

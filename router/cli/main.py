@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from router.cli import config, explain, keys, picker, replay, serve, sidecar, worker
+from router.cli import config, explain, keys, picker, picker_conformance, replay, serve, sidecar, worker
 from router.cli.checks import check
 from router.cli.guard import USAGE_ERROR, guarded
 from router.cli.operate import diagnose, named_settings, policy, replicas, revisions, routes, top, workers
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
         *(serve, sidecar, picker, check, diagnose, top, explain, replay, workers, policy),
-        *(routes, named_settings, revisions, replicas, config, keys, worker),
+        *(routes, named_settings, revisions, replicas, config, keys, worker, picker_conformance),
     ):
         command.register(commands)
     _register_further(commands)
