@@ -40,6 +40,7 @@ class Patience:
     """From a change of the pool until no pick may contradict it."""
     arrive_s: float = 5.0
     """From the addition of an endpoint until it is used, and from a signal until new streams are refused."""
+    pick_p99_s: float = 0.05
     case_s: float = 120.0
 
 

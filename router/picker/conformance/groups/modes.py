@@ -20,6 +20,7 @@ from router.picker.conformance.requests import (
 )
 from router.picker.conformance.stream import ExtProcStream
 from router.picker.protocol.ext_proc_pb2 import ProcessingRequest
+from router.picker.protocol.names import DESTINATION
 
 _UNKNOWN_FIELD = b"\xc2\x3e\x03abc"
 """Field 1,000 with three bytes."""
@@ -54,11 +55,12 @@ async def no_protocol_config(bench: Bench) -> str:
     request = bench.chat(says_mode=False)
     async with bench.stream() as stream:
         await stream.send(request_headers(request))
-        early = await stream.receive_all(bench.patience.silence_s)
-        if not stream.ended:
+        came = await stream.receive_all(bench.patience.silence_s)
+        if not stream.ended and not PickerAnswer(tuple(came)).header(DESTINATION):
             await _send_body(stream, request)
-            early += await stream.receive_all(bench.patience.silence_s * 3)
-        answer = PickerAnswer(tuple(early), stream.ended)
+            came += filter(None, [await stream.receive()])
+            came += await stream.receive_all(bench.patience.silence_s)
+        answer = PickerAnswer(tuple(came), stream.ended)
     answer.picked()
     return answer.described()
 

@@ -91,7 +91,7 @@ class ScriptedPool:
         for _, _, future in sorted(self._waiting, key=lambda turn: turn[:2]):
             if not future.done():
                 future.set_result(None)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
     def eligible(self, subset: list[str] | str | None, bodied: bool) -> list[str]:
         manners = self.manners

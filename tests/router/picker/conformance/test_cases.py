@@ -17,9 +17,9 @@ from tests.router.picker.conformance.manners import Manners
 from tests.router.picker.conformance.scripted_picker import ScriptedPicker, serve, tls_front
 from tests.router.picker.conformance.scripted_pool import ADAPTERS, ENDPOINTS, PREFILL, REWRITES, SHEDDABLE, URGENT
 
-PATIENCE = Patience(answer_s=10.0, silence_s=0.1, settle_s=0.03, arrive_s=2.0)
+PATIENCE = Patience(answer_s=10.0, silence_s=0.1, settle_s=0.03, arrive_s=2.0, pick_p99_s=1.0)
 HASTE = replace(PATIENCE, arrive_s=0.2)
-HANGS = {"B19", "B20", "F55", "G65", "G66", "H75"}
+HANGS = {"B19", "B20", "F55", "F62", "G65", "G66", "H75"}
 """Where the misbehaviour is that no answer comes."""
 ABORTS = {"C29", "C30", "C32", "C33", "E46", "H72", "H74", "H78", "H80"}
 """Where the picker may end the stream before all is sent, so that gRPC may lose its status."""
@@ -158,7 +158,8 @@ async def test_a_good_picker_passes():
     ("id_", "manners", "said"), [(id_, *row) for id_, row in MISBEHAVIOURS.items()], ids=MISBEHAVIOURS
 )
 async def test_a_case_fails_for_its_misbehaviour(id_, manners, said):
-    patience = replace(HASTE, answer_s=0.5) if id_ in HANGS else HASTE
+    patience = {"E54": replace(HASTE, pick_p99_s=0.05), "F56": replace(HASTE, silence_s=0.5)}.get(id_, HASTE)
+    patience = replace(patience, answer_s=0.5) if id_ in HANGS else patience
     (result,) = await run(manners, replace(FIXTURE, patience=patience), only=[id_])
     assert result.verdict is Verdict.FAIL
     assert said in result.detail or (id_ in ABORTS and result.detail == ENDED_WHILE_SENT)
@@ -166,7 +167,7 @@ async def test_a_case_fails_for_its_misbehaviour(id_, manners, said):
 
 @pytest.mark.parametrize(("honours", "verdict"), [(False, Verdict.PASS), (True, Verdict.FAIL)])
 async def test_objectives_of_clients_that_may_name_none(honours, verdict):
-    fixture = replace(FIXTURE, ignores_objectives=True)
+    fixture = replace(FIXTURE, ignores_objectives=True, patience=replace(PATIENCE, silence_s=0.5))
     (result,) = await run(Manners(honours_objectives=honours), fixture, only=["J89"])
     assert result.verdict is verdict
     assert honours == ("the client's objective counted" in result.detail)
