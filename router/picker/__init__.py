@@ -7,6 +7,7 @@
 - `request_headers`, `changes`, `answers`: what a gateway says, what changes, and the messages that say so.
 - `learning`, `predicted_ends`: the end of an answer, seen or predicted. `pairs`: prefill and decode on two workers.
 - `flags`, `settings`: flags of GAIE's and llm-d's pickers, and the settings of a picker.
+- `conformance`: the suite that tests any endpoint picker, over gRPC alone.
 
 The extra `picker` installs grpcio, protobuf and cryptography. Only `router.cli.picker` imports this package, and only
 when the command runs.

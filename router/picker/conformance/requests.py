@@ -78,6 +78,7 @@ def request_headers(request: GatewayRequest) -> ProcessingRequest:
                 send_body_without_waiting_for_header_response=request.sends_at_once,
             )
         )
+    message.metadata_context.SetInParent()
     if request.subset is not None:
         subset = request.subset if isinstance(request.subset, str) else list(request.subset)
         message.metadata_context.CopyFrom(metadata(request.subset_namespace, request.subset_key, subset))
@@ -130,6 +131,7 @@ def response_headers(
     """Return the message for the worker's headers. `served` is the endpoint that answered."""
     fields = header_map([(":status", str(status)), *headers])
     message = ProcessingRequest(response_headers=HttpHeaders(headers=fields, end_of_stream=ends))
+    message.metadata_context.SetInParent()
     if served is not None:
         message.metadata_context.CopyFrom(metadata(LB_NAMESPACE, SERVED, served))
     return message

@@ -1,8 +1,10 @@
 """What the suite does where a case cannot be tried, or goes wrong."""
 
+import ssl
 from dataclasses import replace
 
 import pytest
+import trustme
 
 from router.picker.conformance.channel import TargetUnreachable
 from router.picker.conformance.fixture import CaseProfile, Fixture, Patience
@@ -10,7 +12,7 @@ from router.picker.conformance.hook import ActionNotOffered, HookFailed
 from router.picker.conformance.outcome import Verdict
 from router.picker.conformance.run import run_conformance
 from tests.router.picker.conformance.manners import Manners
-from tests.router.picker.conformance.scripted_picker import ScriptedPicker, serve
+from tests.router.picker.conformance.scripted_picker import ScriptedPicker, serve, tls_front
 from tests.router.picker.conformance.scripted_pool import ENDPOINTS
 
 BARE = Fixture(target="", patience=Patience(settle_s=0.0))
@@ -86,6 +88,24 @@ async def test_tls_to_a_port_without_it():
     async with serve(ScriptedPicker(Manners())) as address:
         with pytest.raises(TargetUnreachable, match=r"TLS to .* failed"):
             await run_conformance(replace(BARE, target=address, tls=True), None)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_named_authority_is_asked_for(tmp_path, trusted):
+    signed_by, named = trustme.CA(), trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    signed_by.issue_cert("127.0.0.1").configure_cert(context)
+    context.set_alpn_protocols(["h2"])
+    file = tmp_path / "ca.pem"
+    (signed_by if trusted else named).cert_pem.write_to_path(file)
+    async with serve(ScriptedPicker(Manners())) as address, tls_front(address, context) as front:
+        fixture = replace(BARE, target=front, tls=True, ca_file=file)
+        if trusted:
+            (result,) = await run_conformance(fixture, None, ["A2"])
+            assert result.verdict is Verdict.PASS
+        else:
+            with pytest.raises(TargetUnreachable, match="certificate verify failed"):
+                await run_conformance(fixture, None, ["A2"])
 
 
 async def test_health_on_a_port_of_its_own():
