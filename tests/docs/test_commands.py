@@ -15,7 +15,7 @@ from loadtest.workload.source import GENERATOR, parse_source
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "README", "SECURITY"))]
 COMMAND = re.compile(r"(?:\S+/)?(?:python (?:-P )?-m (?:loadtest|router)\b|warmroute (?=[a-z]))")
-NAMED = re.compile(r"(?:\S+/)?(?:python (?:-P )?-m (?:loadtest [\w-]+|[\w.]+)|warmroute \w+)")
+NAMED = re.compile(r"(?:\S+/)?(?:python (?:-P )?-m (?:loadtest [\w-]+|[\w.]+)|warmroute [\w-]+)")
 """A command without arguments. In a sentence it is a name only, so its arguments may be missing."""
 PLACEHOLDERS = {"L,L,L": "0.6,0.8", "K": "2", "NAME": "agents"}
 MODULES = [
