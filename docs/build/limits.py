@@ -71,6 +71,7 @@ _ANOTHER = "another worker is tried; 503 `worker_failed` if none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_connections": ("connections", "the connection is closed without an answer"),
+    "picker.max_streams": ("streams", "the endpoint picker refuses the stream with RESOURCE_EXHAUSTED"),
     "limits.max_header_bytes": ("bytes", "431 `headers_too_large`, connection closed"),
     "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
     "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),

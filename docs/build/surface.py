@@ -33,6 +33,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "starts, replaces and deploys gateways"): "Config.host Config.port Config.uds Config.takeover "
         "Config.admin_host Config.admin_port Config.state_dir Config.watch Redis.* Config.redis Sidecar.* "
         "Config.sidecar",
+        ("operator", "puts the endpoint picker behind a gateway"): "Picker.* Config.picker",
         ("operator", "finds out what happened"): "DecisionLog.* Config.decision_log Diagnosis.* Config.diagnosis "
         "Tracing.* Config.tracing Config.access_log Config.log_level Config.log_format",
         ("client", "reads what became of a request, or sends it from a browser"): "Headers.* Config.headers "
@@ -59,10 +60,11 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
         "late_probes traces replica_faults sidecar_registered",
         ("operator", "how long requests waited without a worker"): "queue_seconds",
+        ("operator", "what gateways ask the endpoint picker, and what they get"): "picks picker_streams",
         ("test", "soaks and faults look for leaks and for what workers were asked"): "tasks probes self_tests",
     },
     "Commands": {
-        ("operator", "runs the product"): "serve sidecar check config keys/new",
+        ("operator", "runs the product"): "serve sidecar picker check config keys/new",
         ("operator", "watches and explains"): "diagnose top explain replay replicas",
         ("operator", "changes workers"): "workers/*",
         ("operator", "changes settings in a running gateway"): "policy/* routes/* models/* "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from router.errors import ErrorKind, RequestError
-from router.picker.exchange import Exchange, PickAt
+from router.picker.collected_request import CollectedRequest, PickAt
 from router.picker.protocol.ext_proc_pb2 import (
     BodyMutation,
     BodyResponse,
@@ -67,17 +67,17 @@ class PickAnswer:
     body: bytes | None
 
 
-def pick_answers(exchange: Exchange, pick: PickAnswer) -> Iterator[bytes]:
+def pick_answers(collected: CollectedRequest, pick: PickAnswer) -> Iterator[bytes]:
     """Yield the answers to the messages of a request, in their order."""
-    if exchange.answered_at is PickAt.BODY:
+    if collected.answered_at is PickAt.BODY:
         yield _with_metadata(ProcessingResponse(request_body=BodyResponse(response=_changes(pick, pick.body))), pick)
-        if exchange.trailers:
+        if collected.trailers:
             yield PASS_TRAILERS
         return
     yield _with_metadata(ProcessingResponse(request_headers=HeadersResponse(response=_changes(pick, None))), pick)
-    if exchange.answered_at is PickAt.DUPLEX:
-        yield from _chunks(exchange.body if pick.body is None else pick.body, ends=not exchange.trailers)
-        if exchange.trailers:
+    if collected.answered_at is PickAt.DUPLEX:
+        yield from _chunks(collected.body if pick.body is None else pick.body, ends=not collected.trailers)
+        if collected.trailers:
             yield PASS_TRAILERS
 
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from router.errors import ErrorKind, RequestError
 from router.picker.answers import PASS_HEADERS, passed, pick_answers, refusal
 from router.picker.changes import changes_of
-from router.picker.exchange import UNSAID_S, Exchange, Need
+from router.picker.collected_request import UNSAID_S, CollectedRequest, Need
 from router.picker.learning import AnswerReader
 from router.picker.parts import PickerParts
 from router.picker.pick import Pick, Sees
@@ -112,28 +112,28 @@ class PickStream:
     # the request
 
     async def _request(self, first: ProcessingRequest) -> None:
-        exchange = Exchange(first)
-        self._request_id = self._parts.request_ids.of(exchange.head)
+        collected = CollectedRequest(first)
+        self._request_id = self._parts.request_ids.of(collected.head)
         try:
-            self._caller = self._admitted(exchange)
-            message = await self._collect(exchange)
+            self._caller = self._admitted(collected)
+            message = await self._collect(collected)
             if self._pick is not None:
-                await self._follow(exchange, self._pick, message)
+                await self._follow(collected, self._pick, message)
         except RequestError as error:
-            await self._refuse(error, exchange)
+            await self._refuse(error, collected)
         except DecodeError:
             raise
         except Exception:
             log.exception("a pick failed", extra={"request_id": self._request_id.decode("latin-1")})
-            await self._refuse(RequestError(ErrorKind.INTERNAL, "internal error"), exchange)
+            await self._refuse(RequestError(ErrorKind.INTERNAL, "internal error"), collected)
 
-    def _admitted(self, exchange: Exchange) -> Caller:
+    def _admitted(self, collected: CollectedRequest) -> Caller:
         """Return the caller.
 
         Raises:
             RequestError: the key is missing or wrong, or the path would change a worker.
         """
-        parts, head = self._parts, exchange.head
+        parts, head = self._parts, collected.head
         name = None
         if parts.keys is not None:
             name = let_in(parts.keys, head.fields)
@@ -142,41 +142,41 @@ class PickStream:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         return parts.callers.of(name) if name is not None else parts.callers.anybody
 
-    async def _collect(self, exchange: Exchange) -> ProcessingRequest | None:
+    async def _collect(self, collected: CollectedRequest) -> ProcessingRequest | None:
         """Read until the pick is due, and answer it. Return a message that came after the request, if one was read."""
-        need, message = exchange.first_need(), None
+        need, message = collected.first_need(), None
         if need is Need.PASS:
             await self._wire.write(PASS_HEADERS)
         elif need is Need.MORE_OR_PICK:
-            message = await self._first_of_body(exchange)
+            message = await self._first_of_body(collected)
             if message is None or message.WhichOneof("request") not in _OF_REQUEST:
                 return message  # the pick by the headers stands
-            need = self._take(exchange, message)
+            need = self._take(collected, message)
         while need is not Need.PICK:
             message = await self._read()
             if message is None:
                 return None
-            need = self._take(exchange, message)
-        await self._answer(exchange)
+            need = self._take(collected, message)
+        await self._answer(collected)
         return None
 
-    async def _first_of_body(self, exchange: Exchange) -> ProcessingRequest | None:
+    async def _first_of_body(self, collected: CollectedRequest) -> ProcessingRequest | None:
         """Return the message after the headers. If it takes longer than `UNSAID_S`, answer the headers before."""
         reading = asyncio.ensure_future(self._read())
         try:
             done, _ = await asyncio.wait({reading}, timeout=UNSAID_S)
             if not done:
-                exchange.pick_by_headers()
-                await self._answer(exchange)
+                collected.pick_by_headers()
+                await self._answer(collected)
             return await reading
         finally:
             reading.cancel()
 
-    def _take(self, exchange: Exchange, message: ProcessingRequest) -> Need:
-        before_bytes = exchange.body_bytes
-        need = exchange.take(message)
-        if taken := exchange.body_bytes - before_bytes:
-            self._charge(taken, exchange.body_bytes)
+    def _take(self, collected: CollectedRequest, message: ProcessingRequest) -> Need:
+        before_bytes = collected.body_bytes
+        need = collected.take(message)
+        if taken := collected.body_bytes - before_bytes:
+            self._charge(taken, collected.body_bytes)
         return need
 
     def _charge(self, size_bytes: int, body_bytes: int) -> None:
@@ -201,62 +201,62 @@ class PickStream:
         if self._caller is not None and self._caller.account is not None:
             self._caller.account.body_bytes -= size_bytes
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, collected: CollectedRequest) -> None:
         """Pick, and write the answer. A pick by the headers alone, before a body, is replaced."""
         parts = self._parts
         earlier, self._pick = self._pick, None
         if earlier is not None:
             earlier.cancel()
         until_s = parts.time() + parts.settings.pick_s
-        pick = self._pick = Pick(parts, self._incoming(exchange), until_s, self._sees(exchange))
+        pick = self._pick = Pick(parts, self._incoming(collected), until_s, self._sees(collected))
         body = pick.incoming.body
         try:
-            await pick.find(by_headers=exchange.by_headers)
-            answer = changes_of(parts, pick, exchange.head, body)
-            for message in pick_answers(exchange, answer):
+            await pick.find(by_headers=collected.by_headers)
+            answer = changes_of(parts, pick, collected.head, body)
+            for message in pick_answers(collected, answer):
                 await self._wire.write(message)
         except asyncio.CancelledError:
             parts.picks.add(1.0, (_CANCELLED,))
             raise
         parts.picks.add(1.0, (_PICKED,))
         self._give_back_body()
-        exchange.release_body()
+        collected.release_body()
         pick.incoming.body = b""
 
-    def _incoming(self, exchange: Exchange) -> IncomingRequest:
-        head, parts = exchange.head, self._parts
+    def _incoming(self, collected: CollectedRequest) -> IncomingRequest:
+        head, parts = collected.head, self._parts
         route = parts.identifier.paths.find(head.path)
         if route is None or head.method not in route.methods:
             route = _PASSED_ON
-        elif head.fields.get(b"content-encoding", b"identity").lower() != b"identity" and not exchange.by_headers:
+        elif head.fields.get(b"content-encoding", b"identity").lower() != b"identity" and not collected.by_headers:
             raise RequestError(ErrorKind.UNSUPPORTED_CONTENT_ENCODING, _ENCODED)
         assert self._caller is not None, "it was admitted"
-        incoming = IncomingRequest(head, exchange.body, route, self._request_id, self._caller, parts.time())
-        incoming.within = exchange.subset
-        if exchange.by_headers:
+        incoming = IncomingRequest(head, collected.body, route, self._request_id, self._caller, parts.time())
+        incoming.within = collected.subset
+        if collected.by_headers:
             incoming.size_bytes = head.content_length
         return incoming
 
-    def _sees(self, exchange: Exchange) -> Sees:
+    def _sees(self, collected: CollectedRequest) -> Sees:
         learn = self._parts.settings.learn
         if learn == "none":
             return Sees.NOTHING
-        return Sees.TOKENS if learn == "all" and exchange.response_mode in _BODIES else Sees.END
+        return Sees.TOKENS if learn == "all" and collected.response_mode in _BODIES else Sees.END
 
-    async def _refuse(self, error: RequestError, exchange: Exchange) -> None:
+    async def _refuse(self, error: RequestError, collected: CollectedRequest) -> None:
         parts, pick = self._parts, self._pick
         labels = ("", "") if pick is None else pick.served_as
         parts.metrics.errors.add(1.0, (error.kind.spec.code, "before_first", *labels))
         parts.picks.add(1.0, (error.kind.spec.code,))
         if pick is not None:
             pick.cancel()
-        await self._wire.write(refusal(error, exchange.head.path, self._request_id))
+        await self._wire.write(refusal(error, collected.head.path, self._request_id))
 
     # the answer
 
-    async def _follow(self, exchange: Exchange, pick: Pick, message: ProcessingRequest | None) -> None:
+    async def _follow(self, collected: CollectedRequest, pick: Pick, message: ProcessingRequest | None) -> None:
         """Stay after a pick for as long as there is something to learn. `message` was read already."""
-        parts, sees = self._parts, self._sees(exchange)
+        parts, sees = self._parts, self._sees(collected)
         if sees is Sees.NOTHING or self._drains():
             self._leave(pick)
             return
@@ -265,27 +265,29 @@ class PickStream:
         reader, self._learning = AnswerReader(pick, parts.tickets, parts.identifier.pins), True
         try:
             async with asyncio.timeout(parts.config.timeouts.total_s):
-                await self._read_answer(exchange, reader, message)
+                await self._read_answer(collected, reader, message)
         except TimeoutError:
             log.debug("a stream was open for longer than timeouts.total_s")
         finally:
             if self._drains() and not reader.over:
                 self._leave(pick)
             else:
-                reader.closed(sees_end=exchange.response_mode != ProcessingMode.NONE)
+                reader.closed(sees_end=collected.response_mode != ProcessingMode.NONE)
 
     def _leave(self, pick: Pick) -> None:
         """Let the answer pass elsewhere from now on. Its end is predicted."""
         self._pick = None
         pick.expect_end()
 
-    async def _read_answer(self, exchange: Exchange, reader: AnswerReader, message: ProcessingRequest | None) -> None:
+    async def _read_answer(
+        self, collected: CollectedRequest, reader: AnswerReader, message: ProcessingRequest | None
+    ) -> None:
         while (message := message or await self._read()) is not None:
             reader.take(message, self._parts.time())
-            answer = passed(message, exchange.body_mode, exchange.response_mode)
+            answer = passed(message, collected.body_mode, collected.response_mode)
             if answer is not None:
                 await self._wire.write(answer)
-            self._body_passes = exchange.response_mode in _BODIES and reader.status > 0
+            self._body_passes = collected.response_mode in _BODIES and reader.status > 0
             if self._drains():
                 return
             message = None

@@ -49,7 +49,7 @@ _WITHOUT: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED, ProcessingMode.
 _BUFFERED: Final = (ProcessingMode.BUFFERED, ProcessingMode.BUFFERED_PARTIAL)
 
 
-class Exchange:
+class CollectedRequest:
     """Collects one request. `answered_at` says to which message the pick is the answer, once one is due."""
 
     __slots__ = (
