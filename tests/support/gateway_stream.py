@@ -28,6 +28,7 @@ from router.picker.protocol.ext_proc_pb2 import (
 from router.picker.protocol.names import DESTINATION, LB_NAMESPACE, PROCESS, SUBSET, SUBSET_NAMESPACE
 from router.picker.server import PickerServer
 from tests.support.gateway_rig import FACTS
+from tests.support.waiting import eventually
 
 DUPLEX, BUFFERED, STREAMED, NONE = (
     ProcessingMode.FULL_DUPLEX_STREAMED,
@@ -57,7 +58,7 @@ def request_headers(
     mode: int | None = DUPLEX,
     response_mode: int = NONE,
     ends: bool = False,
-    subset: object | None = None,
+    subset: Any = None,
 ) -> ProcessingRequest:
     own: Headers = [(":method", method), (":path", path), (":authority", "gateway"), *headers]
     message = ProcessingRequest(request_headers=HttpHeaders(headers=header_map(own), end_of_stream=ends))
@@ -139,7 +140,8 @@ def picked(answer: ProcessingResponse | None) -> str:
     """Return the endpoint of a pick, which header and metadata must name alike."""
     assert answer is not None and not answer.HasField("immediate_response"), answer
     value = set_headers(answer)[DESTINATION]
-    assert answer.dynamic_metadata[LB_NAMESPACE][DESTINATION] == value
+    told: Any = answer.dynamic_metadata[LB_NAMESPACE]
+    assert told[DESTINATION] == value
     assert common(answer).clear_route_cache
     return value
 
@@ -198,9 +200,12 @@ class PickerRig:
 
     async def empties(self) -> None:
         """Wait until the ledger, the queues and the limits of bodies are empty."""
-        async with asyncio.timeout(LIMIT_S):
-            while self.load or self.picker.statistics()["active"] or self.picker.statistics()["buffered_body_bytes"]:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not (self.load or self._kept), LIMIT_S)
+
+    @property
+    def _kept(self) -> int:
+        now = self.picker.statistics()
+        return int(now["streams"] + now["buffered_body_bytes"])
 
 
 @asynccontextmanager
