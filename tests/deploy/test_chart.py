@@ -19,7 +19,7 @@ from router.settings import load
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "warmroute"
 TOOLS = ROOT / ".venv-deploy" / "bin"
-OF_OPERATORS = {"ServiceMonitor", "PrometheusRule"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "InferencePool", "HTTPRoute"}
 """Kinds that are no part of Kubernetes: there is no schema here, so tests look at their fields."""
 EVERYTHING = {
     "workers": {"enabled": True, "args": ["--max-model-len=8192"], "env": [{"name": "HF_TOKEN", "value": "x"}]},
@@ -52,10 +52,13 @@ BARE = {
     "podDisruptionBudget": {"enabled": False},
 }
 VALUES = {"default": {}, "everything": EVERYTHING, "without sidecar": WITHOUT_SIDECAR, "bare": BARE}
+PICKER = {"mode": "picker", "picker": {"pool": {"matchLabels": {"app": "vllm"}}, "route": {"gateway": "inference"}}}
+BOTH_MODES = {**VALUES, "picker": PICKER, "picker with workers": {"mode": "picker", "workers": {"enabled": True}}}
 OF_OTHERS = ("rules:", "apiVersion:")
 """How the blocks on the page begin that are no values of the chart."""
 PAGE = (ROOT / "docs" / "how-to" / "deploy-with-kubernetes.md").read_text()
 every_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+both_modes = pytest.mark.parametrize("values", BOTH_MODES.values(), ids=BOTH_MODES)
 
 pytestmark = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="Helm is not installed: run `make deploy-env`")
 
@@ -97,7 +100,7 @@ def selects(selector, workload):
     return selector.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
 
 
-@every_values
+@both_modes
 def test_helm_lint_finds_nothing(values, tmp_path):
     (tmp_path / "values.yaml").write_text(json.dumps(values))
     done = run("helm", "lint", "--strict", "--quiet", "--values", str(tmp_path / "values.yaml"), str(CHART))
@@ -105,7 +108,7 @@ def test_helm_lint_finds_nothing(values, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
-@every_values
+@both_modes
 def test_every_object_has_the_fields_of_its_kind(values, version, tmp_path):
     objects = [each for each in rendered(values) if each["kind"] not in OF_OPERATORS]
     file = tmp_path / "objects.yaml"
@@ -121,7 +124,7 @@ def test_the_validator_finds_a_misspelt_field(tmp_path):
     assert run("kubernetes-validate", "--strict", str(file)).returncode != 0
 
 
-@every_values
+@both_modes
 def test_no_two_objects_have_one_name_and_all_are_in_a_namespace(values):
     keys = [(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in rendered(values)]
     assert len(keys) == len(set(keys))
@@ -507,3 +510,51 @@ def test_the_charts_version_is_the_projects():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = next(line for line in (ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("version = "))
     assert project == f'version = "{chart["appVersion"]}"'
+
+
+class TestPicker:
+    def test_the_pool_selects_the_workers_and_names_the_service_of_the_picker(self):
+        objects = rendered(PICKER)
+        pool, service = one(objects, "InferencePool"), one(objects, "Service")
+        assert pool["spec"] == {
+            "selector": {"matchLabels": {"app": "vllm"}},
+            "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "warmroute", "port": {"number": 9002}, "failureMode": "FailClose"},
+        }
+        assert [port["port"] for port in service["spec"]["ports"]] == [9002]
+        assert selects(service["spec"]["selector"], one(objects, "Deployment"))
+
+    def test_the_route_leads_to_the_pool(self):
+        (rule,) = one(rendered(PICKER), "HTTPRoute")["spec"]["rules"]
+        group = "inference.networking.k8s.io"
+        assert rule["backendRefs"] == [{"group": group, "kind": "InferencePool", "name": "warmroute"}]
+
+    def test_the_pool_of_the_chart_s_own_workers_selects_their_pods_and_ports(self):
+        objects = rendered(BOTH_MODES["picker with workers"])
+        pool, workers = one(objects, "InferencePool"), one(objects, "Deployment", "warmroute-workers")
+        assert selects(pool["spec"]["selector"]["matchLabels"], workers)
+        assert pool["spec"]["targetPorts"] == [{"number": 8080}]
+
+    def test_a_pool_of_others_is_watched_and_not_made(self, tmp_path):
+        objects = rendered({"mode": "picker", "picker": {"pool": {"create": False, "name": "llama"}}})
+        assert not [each for each in objects if each["kind"] == "InferencePool"]
+        sources = settings(objects, tmp_path, {}).discovery.sources
+        assert sources["pool"].kubernetes.pool == "llama"
+
+    def test_it_may_read_pods_and_pools(self):
+        rules = one(rendered(PICKER), "Role", "warmroute-discovery")["rules"]
+        assert {resource for rule in rules for resource in rule["resources"]} == {"pods", "inferencepools"}
+
+    @pytest.mark.parametrize(
+        ("values", "reason"),
+        [
+            ({"mode": "picker"}, "picker.pool.matchLabels"),
+            ({"mode": "picker", "picker": {"pool": {"create": False}}}, "picker.pool.name"),
+            ({**PICKER, "discovery": {"service": "vllm"}}, "picker.pool"),
+            ({"mode": "proxy"}, "mode"),
+        ],
+    )
+    def test_a_picker_without_workers_is_refused(self, values, reason):
+        done = template(json.dumps(values))
+        assert done.returncode != 0
+        assert reason in done.stderr

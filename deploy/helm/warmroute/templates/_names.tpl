@@ -68,6 +68,26 @@ seccompProfile: {type: RuntimeDefault}
 {{- mergeOverwrite $ours (deepCopy .Values.config) $fixed | toYaml -}}
 {{- end }}
 
+{{- /* The pool of the picker: its name, and the labels and ports of its workers if the chart makes it. */ -}}
+{{- define "warmroute.poolName" -}}
+{{- if .Values.picker.pool.create }}{{ include "warmroute.name" . }}{{ else }}{{ required "picker.pool.name: name the InferencePool, or let the chart create it" .Values.picker.pool.name }}{{ end -}}
+{{- end }}
+
+{{- define "warmroute.poolLabels" -}}
+{{- if .Values.picker.pool.matchLabels }}
+{{- toYaml .Values.picker.pool.matchLabels }}
+{{- else if .Values.workers.enabled }}
+{{- include "warmroute.selector" (merge (dict "component" "workers") .) }}
+{{- else }}
+{{- fail "picker.pool.matchLabels: write the labels of the workers' pods" }}
+{{- end }}
+{{- end }}
+
+{{- define "warmroute.poolPorts" -}}
+{{- $own := list (ternary 8080 8000 .Values.workers.sidecar.enabled) -}}
+{{- default (ternary $own (list 8000) .Values.workers.enabled) .Values.picker.pool.targetPorts | toJson -}}
+{{- end }}
+
 {{- define "warmroute.secret" -}}
 {{ .Values.secrets.name | default (printf "%s-secrets" (include "warmroute.name" .)) }}
 {{- end }}
@@ -99,6 +119,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* The sources of workers that the chart adds to the settings, by name. */ -}}
 {{- define "warmroute.sources" -}}
 {{- $sources := dict -}}
+{{- if eq .Values.mode "picker" -}}
+{{- if or .Values.discovery.service .Values.discovery.pods .Values.discovery.inferencePool .Values.discovery.port -}}
+{{- fail "discovery: a picker takes the workers of its pool; use picker.pool" -}}
+{{- end -}}
+{{- $defaults := default dict .Values.discovery.defaults -}}
+{{- if .Values.workers.enabled }}{{ $defaults = merge (deepCopy $defaults) (dict "kv-events-port" "5557" "kv-replay-port" "5558") }}{{ end -}}
+{{- $source := dict "kubernetes" (dict "pool" (include "warmroute.poolName" .)) -}}
+{{- if $defaults }}{{ $_ := set $source "defaults" $defaults }}{{ end -}}
+{{- $_ := set $sources "pool" $source -}}
+{{- else -}}
 {{- with .Values.discovery -}}
 {{- $chosen := dict -}}
 {{- range $name, $value := dict "service" .service "pods" .pods "pool" .inferencePool -}}
@@ -114,7 +144,8 @@ seccompProfile: {type: RuntimeDefault}
 {{- $_ := set $sources "cluster" $source -}}
 {{- else if or .namespace .port .defaults }}{{ fail "discovery: write one of service, pods and inferencePool, too" }}{{ end -}}
 {{- end -}}
-{{- if .Values.workers.enabled -}}
+{{- end -}}
+{{- if and .Values.workers.enabled (ne .Values.mode "picker") -}}
 {{- $source := dict "kubernetes" (dict "service" (printf "%s-workers" (include "warmroute.name" .))) -}}
 {{- $_ := set $source "defaults" (dict "kv-events-port" "5557" "kv-replay-port" "5558") -}}
 {{- $_ := set $sources "workers" $source -}}
