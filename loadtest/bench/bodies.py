@@ -32,16 +32,18 @@ def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> by
     return msgspec.json.encode({"model": MODEL, "messages": messages, "stream": stream, "max_tokens": max_tokens})
 
 
-def next_turns(url: str, lines: str = "") -> Iterator[bytes]:
-    """Yield requests without end: each asks a new question of about 200 tokens after one conversation of 20,000.
+def next_turns(url: str, lines: str = "", turns: int = _TURNS) -> Iterator[bytes]:
+    """Yield requests without end: each asks a new question of about 200 tokens after one conversation.
+
+    40 turns have 20,000 tokens.
 
     No question is asked twice by one process, whoever calls.
     """
-    turns = [
-        {"role": ("user", "assistant")[turn % 2], "content": f"{turn}: {_LINE * _TURN_LINES}"} for turn in range(_TURNS)
+    said = [
+        {"role": ("user", "assistant")[turn % 2], "content": f"{turn}: {_LINE * _TURN_LINES}"} for turn in range(turns)
     ]
     question = {"role": "user", "content": f"{_MARK} {_LINE * _QUESTION_LINES}"}
-    fields = {"model": MODEL, "messages": [*turns, question], "stream": False, "max_tokens": 16}
+    fields = {"model": MODEL, "messages": [*said, question], "stream": False, "max_tokens": 16}
     before, after = msgspec.json.encode(fields).split(_MARK.encode())
     for number in _numbers:
         yield post(url, b"%b%012d%b" % (before, number, after), lines)

@@ -46,6 +46,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--conversations", type=positive, default=60, help="conversations of five turns each (default 60)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the workload (default 0)")
+    parser.add_argument(
+        "--envoy",
+        type=Path,
+        metavar="BINARY",
+        help="compare Envoy with `warmroute picker` and Envoy that takes turns, instead of the gateway",
+    )
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows as JSON")
     parser.add_argument(
         "--plot", type=_writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import uvloop
 from rich.console import Console
@@ -13,7 +14,7 @@ from loadtest.demo import plot
 from loadtest.demo.command import BASELINE
 from loadtest.drive.conversations import play
 from loadtest.drive.seen import Seen
-from loadtest.fleet.embedded import running
+from loadtest.fleet.embedded import behind_envoy, running
 from loadtest.report.summary import print_rows, summarise, write_json
 from loadtest.workload.conversations import Conversation, Shape, generate
 from policies.spec import WRAPPERS
@@ -53,10 +54,23 @@ def _played(
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     worker_flags = ["--profile", args.profile, "--time-scale", str(args.time_scale)]
     serve_flags = _wrappers(args) if policy == args.policy else ()
-    with running(args.workers, policy, worker_flags, serve_flags) as fleet, Progress(*columns, console=console) as bar:
-        model = fleet.wait_until_ready()
+    with _fleet(args, policy, worker_flags, serve_flags) as (url, model), Progress(*columns, console=console) as bar:
         task = bar.add_task(policy, total=sum(len(one.turns) for one in conversations))
-        return uvloop.run(play(fleet.public_url, model, conversations, lambda seen: bar.advance(task)))
+        return uvloop.run(play(url, model, conversations, lambda seen: bar.advance(task)))
+
+
+@contextmanager
+def _fleet(
+    args: argparse.Namespace, policy: str, worker_flags: Sequence[str], serve_flags: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Run a fresh fleet; yield its URL and its model."""
+    if args.envoy is not None:
+        picked = None if policy == BASELINE else policy
+        with behind_envoy(args.workers, picked, args.envoy, worker_flags, serve_flags) as found:
+            yield found
+        return
+    with running(args.workers, policy, worker_flags, serve_flags) as fleet:
+        yield fleet.public_url, fleet.wait_until_ready()
 
 
 def _wrappers(args: argparse.Namespace) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from loadtest.fleet.envoy import start_envoy
 from loadtest.fleet.process import Process, started, until, warmroute
 
 URL = r"(http://[^\s\"',]+)"
@@ -64,6 +65,27 @@ def running(
         yield Running(public_url, admin_url, urls, gateway, tuple(process for _, process in found))
 
 
+@contextmanager
+def behind_envoy(
+    workers: int, policy: str | None, envoy: Path, worker_flags: Sequence[str] = (), picker_flags: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Run embedded workers behind Envoy, with a picker that follows `policy`; without one Envoy takes turns.
+
+    Yield the URL of Envoy and the model that the workers serve.
+    """
+    with ExitStack() as stack:
+        found = start_workers(stack, [[*_ANY_PORT, "--seed", str(seed), *worker_flags] for seed in range(workers)])
+        urls = tuple(url for url, _ in found)
+        ports = []
+        if policy is not None:
+            flags = [flag for url in urls for flag in ("--worker", url)]
+            picker, port, admin_url = start_picker(stack, ["--policy", policy, *flags, *picker_flags])
+            Running("", admin_url, urls, picker, tuple(process for _, process in found)).wait_until_ready()
+            ports.append(port)
+        _, url = start_envoy(stack, envoy, urls, ports)
+        yield url, str(httpx.get(f"{urls[0]}/v1/models").json()["data"][0]["id"])
+
+
 def start_workers(
     stack: ExitStack,
     flags: Sequence[Sequence[str]],
@@ -97,3 +119,15 @@ def start_gateway(stack: ExitStack, flags: Sequence[str]) -> tuple[Process, str,
     gateway = started(stack, warmroute("serve", *_ANY_PORT, "--admin-port", "0", *flags), "warmroute serve")
     public_url = gateway.wait_for(rf"public port.*{URL}")[1]
     return gateway, public_url, gateway.wait_for(rf"admin port.*{URL}")[1]
+
+
+def start_picker(stack: ExitStack, flags: Sequence[str]) -> tuple[Process, int, str]:
+    """Start a picker without TLS on free ports; return its process, its port and its admin URL once both ports listen.
+
+    Raises:
+        StartError: it did not start.
+    """
+    command = warmroute("picker", "--grpc-port", "0", "--secure-serving=false", "--admin-port", "0", *flags)
+    picker = started(stack, command, "warmroute picker")
+    port = int(picker.wait_for(r"picker port.*:(\d+)")[1])
+    return picker, port, picker.wait_for(rf"admin port.*{URL}")[1]

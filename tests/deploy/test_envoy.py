@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ENVOY = ROOT / ".venv-deploy" / "bin" / "envoy"
+ENVOY = ROOT / ".venv-envoy" / "bin" / "envoy"
 FILES = sorted((ROOT / "deploy" / "envoy").glob("*.yaml"))
 
-pytestmark = pytest.mark.skipif(not ENVOY.exists(), reason="Envoy is not installed: run `make deploy-env`")
+pytestmark = pytest.mark.skipif(not ENVOY.exists(), reason="Envoy is not installed: run `make envoy-env`")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

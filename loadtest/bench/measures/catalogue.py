@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from loadtest.bench.measures import events, limits, memory, requests
+from loadtest.bench.measures import events, limits, memory, picker, requests
 from loadtest.bench.measures.sample import Measure
 from loadtest.bench.measures.tokens import tokens_of
 
@@ -50,6 +50,9 @@ FIGURES: Mapping[str, Figure] = {
         name: Figure(f"the same beside {rate:,} blocks/s of KV events, as a multiple", "x", relative=False, digits=2)
         for name, rate in events.RATES.items()
     },
+    **{name: Figure(name, "1/s", digits=0) for name in picker.RATES},
+    **{name: Figure(name, "us") for name in picker.CPU},
+    **{name: Figure(name, "ms", relative=False) for name in picker.TAILS},
     events.CPU: Figure(f"CPU time of {events.CPU_RATE:,} blocks/s of KV events in {events.CPU_S:g} s", "s", digits=2),
 }
 
@@ -76,9 +79,10 @@ KINDS = (
     Kind("overhead", "one-connection", (limits.P50, limits.P99), limits.one_connection),
     Kind("overhead", "bounded-rate", (limits.RATE,), limits.bounded_rate),
     Kind("overhead", "stalls", (limits.STREAMS,), limits.stalls),
+    Kind("picker", "picker", (*picker.RATES, *picker.CPU, *picker.TAILS), picker.picks),
     Kind("events", "events", (events.WITHOUT, *events.RATES, events.CPU), events.events),
 )
-NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead")
+NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead", "picker")
 """The measures."""
 
 
