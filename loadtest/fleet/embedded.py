@@ -129,5 +129,5 @@ def start_picker(stack: ExitStack, flags: Sequence[str]) -> tuple[Process, int, 
     """
     command = warmroute("picker", "--grpc-port", "0", "--secure-serving=false", "--admin-port", "0", *flags)
     picker = started(stack, command, "warmroute picker")
-    port = int(picker.wait_for(r"picker port.*:(\d+)")[1])
+    port = int(picker.wait_for(r"public port.*grpc://[^\s\"]*:(\d+)")[1])
     return picker, port, picker.wait_for(rf"admin port.*{URL}")[1]
