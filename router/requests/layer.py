@@ -221,10 +221,8 @@ class Features:
 
     def read(self, request: LayeredRequest, parsed: ParsedBody) -> None:
         """Note which features change the request's body, which was read."""
-        for feature in self._rewrites:
-            rewrite = feature.rewrite(request, parsed)
-            if rewrite is not None:
-                request.rewrites = (*request.rewrites, rewrite)
+        found = [feature.rewrite(request, parsed) for feature in self._rewrites]
+        request.rewrites = [rewrite for rewrite in found if rewrite is not None]
 
     def queue(self, request: Request) -> LimitedQueue | None:
         """Return the queue with a limit that the request belongs to; most requests have none."""
@@ -244,12 +242,4 @@ class Features:
             feature.close()
 
     def layers(self, request: LayeredRequest) -> Sequence[Layer]:
-        """Return the layers of a request; most requests have none."""
-        found: list[Layer] | None = None
-        for feature in self._on:
-            layer = feature.layer(request)
-            if layer is not None:
-                if found is None:
-                    found = []
-                found.append(layer)
-        return () if found is None else found
+        return [layer for feature in self._on if (layer := feature.layer(request)) is not None]

@@ -80,6 +80,7 @@ async def test_a_full_queue_refuses(rig):
     go.set()
     assert [(await client.read()).status for client in clients] == [200] * 2
     assert figures(gate)["refused"] == 1
+    assert ("warmroute_route_refusals", ("eval",), 1) in list(gate.gateway.readings())
 
 
 async def test_a_route_without_a_queue_refuses_at_once(rig):

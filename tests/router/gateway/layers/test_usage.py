@@ -155,6 +155,9 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes
     assert len({request.connection for request in seen}) == 1, "both sides stay open"
     rewrites = gate.gateway.statistics()["usage"]
     assert (rewrites["asked"], rewrites["taken_out"], rewrites["missing"]) == (2, 2, 0)
+    assert {("warmroute_rewrites", (name,), count) for name, count in (("observe_usage", 2), ("relearn", 0))} <= {
+        *gate.gateway.readings()
+    }
 
 
 async def test_a_salted_stream_also_reports_its_usage(rig):
