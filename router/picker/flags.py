@@ -6,8 +6,9 @@ Sources: gateway-api-inference-extension (cmd/epp/runner) and llm-d-router, both
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 IGNORED: Final = (
     "--allow-experimental-plugins",
@@ -81,18 +82,24 @@ def settings_of(arguments: argparse.Namespace) -> Iterator[str]:
         yield f"log_format={'json' if arguments.zap_encoder == 'json' else 'text'}"
     if arguments.verbosity is not None and arguments.verbosity >= _VERBOSE:
         yield "log_level=debug"
-    if sources := list(_sources(arguments)):
-        yield f"discovery.sources=[{','.join(sources)}]"
+    if sources := _sources(arguments):
+        yield f"discovery.sources={json.dumps(sources)}"
 
 
-def _sources(arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield the sources of workers, each as JSON."""
-    namespace = "" if arguments.pool_namespace is None else f',"namespace":"{arguments.pool_namespace}"'
+def _sources(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the sources of workers by name."""
+    namespace = {} if arguments.pool_namespace is None else {"namespace": arguments.pool_namespace}
     if arguments.pool_name is not None:
-        yield f'{{"kubernetes":{{"pool":"{arguments.pool_name}"{namespace}}}}}'
-    elif arguments.endpoint_selector is not None:
-        for port in (arguments.endpoint_target_ports or "8000").split(","):
-            yield f'{{"kubernetes":{{"pods":"{arguments.endpoint_selector}","port":{int(port)}{namespace}}}}}'
+        return {"pool": {"kubernetes": {"pool": arguments.pool_name, **namespace}}}
+    if arguments.endpoint_selector is None:
+        return {}
+    ports = (arguments.endpoint_target_ports or "8000").split(",")
+    pods = {"pods": arguments.endpoint_selector, **namespace}
+    return {f"pods-{port}": {"kubernetes": {**pods, "port": port}} for port in map(_port, ports)}
+
+
+def _port(text: str) -> int | str:
+    return int(text) if text.strip().isdigit() else text
 
 
 def ignored(arguments: argparse.Namespace) -> list[str]:

@@ -21,10 +21,10 @@ def picker_config(loaded: Loaded) -> Config:
         ConfigError: a setting asks for what a picker cannot do.
     """
     config = loaded.config
-    if unfit := problems_of(_unfit(config), loaded.places):
-        raise ConfigError(unfit)
     if not any(place[:1] == ("port",) for place in loaded.places):
         config = replace(config, port=PORT)
+    if unfit := problems_of(_unfit(config), loaded.places):
+        raise ConfigError(unfit)
     return config
 
 
