@@ -201,7 +201,7 @@ class WorkerLoads:
         """
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
-        overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
+        demand = Demand.of(prompt_tokens, now_s, output, remaining_s)
         common, fresh_s = self.common_speed(), now_s - STALE_S
         for load in self._all_of(candidates):
             speed = load.speed if common is not None and load.tested_s >= fresh_s else None
@@ -211,9 +211,7 @@ class WorkerLoads:
             if step_s is None:
                 step_s = self.common_step_s()
             match = found.get(load.candidate.slot, NOTHING_KNOWN)
-            seen.append(
-                _view(load, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s, hashes)
-            )
+            seen.append(_view(load, match, demand, speed, step_s, hashes))
         return tuple(seen)
 
     def shown(self, candidates: Sequence[Candidate], now_s: float) -> tuple[WorkerView, ...]:
@@ -244,7 +242,7 @@ class WorkerLoads:
         """Return the facts of all candidates as arrays. Equal to `views`, but for rounding in the last digit."""
         common = self.common_speed()
         self._write(now_s)
-        demand = Demand(prompt_tokens, now_s, output.overlap_tokens(), output.held_tokens(prompt_tokens), remaining_s)
+        demand = Demand.of(prompt_tokens, now_s, output, remaining_s)
 
         def lost_tokens(place: int, cached_tokens: int) -> int:
             candidate = rows.candidates[place]
@@ -303,40 +301,16 @@ class WorkerLoads:
 
 
 def _view(
-    load: WorkerLoad,
-    match: Match,
-    prompt_tokens: int,
-    speed: Speed | None,
-    now_s: float,
-    step_s: float | None,
-    overlap_tokens: float,
-    own_tokens: float,
-    remaining_s: float,
-    hashes: Sequence[int],
+    load: WorkerLoad, match: Match, demand: Demand, speed: Speed | None, step_s: float | None, hashes: Sequence[int]
 ) -> WorkerView:
-    account, candidate, unreserved = load.account, load.candidate, load.account.unreserved
+    prompt_tokens, now_s, overlap_tokens, own_tokens, remaining_s = demand
+    account, candidate = load.account, load.candidate
     others = None if account.shared is None else account.shared.other_processes()
     if speed is not None and account.unseen:
         load.settle(speed, now_s)
     reserved: ReservedLoad = account if others is None else combined(account, others)
-    queued_tokens = reserved.queued_tokens
-    queued_requests, running_requests, kv_tokens = (
-        reserved.queued_requests,
-        reserved.running_requests,
-        reserved.kv_tokens,
-    )
-    unreserved_requests, unreserved_tokens, wait_s = 0, 0, 0.0
-    if unreserved.requests or unreserved.kv_tokens or unreserved.waiting:
-        weight = unreserved.weight(now_s) if unreserved.requests or unreserved.kv_tokens else 0.0
-        queued_tokens = load.queued_tokens(now_s, reserved)
-        queued_requests += round(weight * unreserved.waiting)
-        unreserved_requests, unreserved_tokens = (
-            round(weight * unreserved.requests),
-            round(weight * unreserved.kv_tokens),
-        )
-    held_tokens = kv_tokens + unreserved_tokens
-    if account.running.shared_tokens:
-        held_tokens = round(kv_tokens * account.held_share) + unreserved_tokens
+    running_requests, kv_tokens = reserved.running_requests, reserved.kv_tokens
+    queued_requests, queued_tokens, all_running, held_tokens = _load(load, reserved, now_s)
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     if speed is None:
@@ -344,18 +318,24 @@ def _view(
         utilisation, error_s = 0.0, 0.0
     else:
         queue_wait_s = load.queue_wait_s(speed, now_s, reserved, queued_tokens)
-        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
+        prefill_s = speed.prefill_s(uncached_tokens, attention(uncached_tokens, cached_tokens))
         utilisation = load.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(queue_wait_s + prefill_s, reserved.queued_tokens + uncached_tokens)
+    wait_s, externality_s = 0.0, 0.0
     if held_tokens + prompt_tokens > capacity_tokens:
         wait_s = kv_wait_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
+    if step_s is not None:
+        externality_s = decode_externality_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens)
+    idle_tokens = account.running.idle_tokens(now_s)
+    if idle_tokens > capacity_tokens - held_tokens - uncached_tokens:
+        idle_tokens = _others_idle_tokens(load, idle_tokens, hashes, cached_tokens)
     return WorkerView(
         candidate.id,
         match.residency,
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        running_requests + unreserved_requests,
+        all_running,
         held_tokens,
         capacity_tokens,
         queue_wait_s,
@@ -365,25 +345,35 @@ def _view(
         error_s,
         match.by_tier,
         queued_requests,
-        0.0
-        if step_s is None
-        else decode_externality_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
+        externality_s,
         wait_s,
         candidate.endpoint.labels,
-        _idle_tokens(load, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
+        idle_tokens,
         candidate.endpoint.weight,
     )
 
 
-def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
-    """Return the idle context on the worker in tokens.
+def _load(load: WorkerLoad, reserved: ReservedLoad, now_s: float) -> tuple[int, int, int, int]:
+    """Return queued requests, queued tokens, running requests and held tokens, with those from elsewhere."""
+    account, unreserved = load.account, load.account.unreserved
+    held_tokens = reserved.kv_tokens
+    if account.running.shared_tokens:
+        held_tokens = round(held_tokens * account.held_share)
+    if not (unreserved.requests or unreserved.kv_tokens or unreserved.waiting):
+        return reserved.queued_requests, reserved.queued_tokens, reserved.running_requests, held_tokens
+    weight = unreserved.weight(now_s) if unreserved.requests or unreserved.kv_tokens else 0.0
+    return (
+        reserved.queued_requests + round(weight * unreserved.waiting),
+        load.queued_tokens(now_s, reserved),
+        reserved.running_requests + round(weight * unreserved.requests),
+        held_tokens + round(weight * unreserved.kv_tokens),
+    )
 
-    If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached. No other
-    request needs it, and the prompt's uncached tokens count it already.
+
+def _others_idle_tokens(load: WorkerLoad, idle_tokens: int, hashes: Sequence[int], cached_tokens: int) -> int:
+    """Return the idle context without the part that belongs to this prompt and is no longer cached.
+
+    No other request needs that part, and the prompt's uncached tokens count it already.
     """
-    running = load.account.running
-    tokens = running.idle_tokens(now_s)
-    if not tokens or tokens <= free_tokens:
-        return tokens
-    lost_tokens = running.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
-    return max(0, tokens - max(0, lost_tokens))
+    lost_tokens = load.account.running.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
+    return max(0, idle_tokens - max(0, lost_tokens))

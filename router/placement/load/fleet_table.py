@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from policies.view import Column, Columns, Roster
 from router.placement.fleet.endpoints import Candidate
+from router.placement.learning.decode_step_time import Output
 from router.placement.learning.speed import PRIOR_TOKEN_S, Speed
 from router.placement.learning.utilisation import UTILISATION_CAP, WARM_UP_S, WINDOW_S
 from router.residency.slot_groups import Matches, Slots
@@ -74,9 +75,9 @@ class Rows(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a request asks for: its prompt, and the expected answer (`Output`).
+    """What a request asks for: its prompt, and what `Output` expects of its answer.
 
-    `overlap_tokens` and `held_tokens` are of `Output`. `remaining_s` is the mean time that running answers still take.
+    `remaining_s` is the mean time that running answers still take.
     """
 
     prompt_tokens: int
@@ -84,6 +85,10 @@ class Demand(NamedTuple):
     overlap_tokens: float
     held_tokens: float
     remaining_s: float
+
+    @classmethod
+    def of(cls, prompt_tokens: int, now_s: float, output: Output, remaining_s: float) -> Demand:
+        return cls(prompt_tokens, now_s, output.overlap_tokens(), output.held_tokens(prompt_tokens), remaining_s)
 
 
 class FleetTable:
