@@ -19,8 +19,9 @@ for programs. `python -m docs.build` generates this page; a test compares it wit
 
 - Errors are problem documents (RFC 9457, `application/problem+json`) with a stable [`code`](#error-codes) and a
   `detail` that says what to do.
-- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. An unknown field is an
-  error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
+- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes, unless its operation names
+  more. An unknown field is an error (422). A query parameter that an operation does not have, or that comes twice, is
+  one too (400).
 - Answers are `application/json`, a watch is `text/event-stream`, and errors are always problem documents. An `Accept`
   header that does not allow the answer gets 406, and nothing changes. `/livez`, `/readyz` and `/metrics` answer
   whatever it says; `/metrics` is OpenMetrics for a scraper that asks for it.
@@ -83,7 +84,9 @@ def _operation(operation: Operation) -> Iterator[str]:
     for query in operation.query:
         yield f"- `?{query.name}=`: {query.summary}; {query.values}"
     if operation.takes is not None:
-        yield f"- takes {_link(schema_name(operation.takes))}"
+        most = operation.most_body_bytes
+        larger = f" of at most {most:,} bytes, with any further fields" if most != MAX_BODY_BYTES else ""
+        yield f"- takes {_link(schema_name(operation.takes))}{larger}"
     gives = f" with {_link(schema_name(operation.gives))}" if operation.gives else ""
     yield f"- {operation.status.value}{gives}"
     for status, when in problems_of(operation).items():

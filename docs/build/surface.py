@@ -85,6 +85,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "list_audit",
         ("operator", "what happens, and why"): "explain what_if list_decisions diagnose list_prefixes show_traffic "
         "list_replicas whoami get_config get_log_level set_log_level",
+        ("program", "routers of models choose by warm prefix"): "probe_routing",
     },
 }
 """By kind, user and use: names. ``A.*`` stands for all that begin with ``A.`` and are in no group by their names."""

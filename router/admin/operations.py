@@ -18,6 +18,7 @@ from router.admin.documents import DifferenceDocument
 from router.admin.http.body_problems import fix_of
 from router.admin.http.negotiation import accepts
 from router.admin.http.parameters import Parameter, TruthQuery
+from router.admin.http.probe_slots import ProbeSlots
 from router.admin.http.problems import MEDIA_TYPE as PROBLEM
 from router.admin.http.problems import AdminError, handed_over, invalid
 from router.admin.replies import Replies, Reply
@@ -35,20 +36,21 @@ DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change wou
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One admin port: the gateway behind it, its audit and its open streams, and its operations by name."""
+    """One admin port: the gateway behind it, its audit, its open streams and probes, and its operations by name."""
 
     system: AdminView
     operations: Mapping[str, Operation]
     audit: AuditLog = field(default_factory=AuditLog)
     watchers: Watchers = field(default_factory=Watchers)
+    probes: ProbeSlots = field(default_factory=ProbeSlots)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `if_match` is the If-Match header, `who` and `role` are those of the caller's token, and `accept` is the Accept
-    header.
+    `raw` is the body as it came, `if_match` is the If-Match header, `who` and `role` are those of the caller's token,
+    and `accept` is the Accept header.
     """
 
     port: Port
@@ -59,6 +61,7 @@ class Call:
     who: str | None = None
     accept: str = ""
     role: Role | None = None
+    raw: bytes = b""
 
     @property
     def system(self) -> AdminView:
@@ -113,9 +116,9 @@ class OverProcesses:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. A token needs a role that includes `role`. `problems` maps an error status to
-    its reason. `further` are other good statuses. An operation that `changes_state` takes If-Match. One that is
-    `versioned` shows a part of the desired state, and answers with its ETag. A list with `watch` can be a stream of
-    events.
+    its reason. `further` are other good statuses. A body has at most `most_body_bytes`. An operation that
+    `changes_state` takes If-Match. One that is `versioned` shows a part of the desired state, and answers with its
+    ETag. A list with `watch` can be a stream of events.
 
     `processes`: of several processes, their supervisor answers (one), or the first process that does (first), or the
     answers of all are merged.
@@ -138,6 +141,7 @@ class Operation:
     versioned: bool = False
     watch: Watch | None = None
     processes: Literal["one", "first"] | OverProcesses = "one"
+    most_body_bytes: int = MAX_BODY_BYTES
 
     @property
     def negotiates(self) -> bool:
@@ -186,14 +190,14 @@ def endpoint(operation: Operation, port: Port, *, recorded: bool) -> Serve:
         watched = operation.watch is not None and query["watch"] and request.method != "HEAD"
         if operation.negotiates:
             check_accept(request, EVENT_STREAM if watched else operation.media_type)
-        raw = await _bounded(request)
+        raw = await _bounded(request, operation.most_body_bytes)
         body = _decode(raw, operation.takes) if operation.takes is not None else None
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
         if_match, caller = request.headers.get("if-match"), _caller(request)
         who, role = (None, None) if caller is None else (caller.name, caller.role)
         accept = ",".join(request.headers.getlist("accept"))
-        call = Call(port, request.path_params, query, body, if_match, who, accept, role)
+        call = Call(port, request.path_params, query, body, if_match, who, accept, role, raw)
         if operation.watch is not None and watched:
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
@@ -295,12 +299,12 @@ def _encoded(content: Any) -> bytes:
     return content if isinstance(content, bytes) else msgspec.json.encode(content)
 
 
-async def _bounded(request: Request) -> bytes:
+async def _bounded(request: Request, most_bytes: int) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            detail = f"the body is larger than {MAX_BODY_BYTES} bytes"
+        if len(body) > most_bytes:
+            detail = f"the body is larger than {most_bytes} bytes"
             raise AdminError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", detail)
     return bytes(body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.admin.fleet import fleet_rows, health, replicas, sources, workers
 from router.admin.fleet.worker_operations import operate_workers
-from router.admin.observe import callers, decisions, diagnosis, explain, prefixes, traffic, what_if
+from router.admin.observe import callers, decisions, diagnosis, explain, prefixes, routing_probe, traffic, what_if
 from router.admin.settings import desired_state, limits, log_level, policy, routes
 from router.admin.settings.named_settings import NAMED_OPERATIONS
 
@@ -22,7 +22,7 @@ OPERATIONS = (
     *NAMED_OPERATIONS,
     *(desired_state.get_desired_state, desired_state.list_revisions, desired_state.get_revision),
     *(desired_state.restore_revision, desired_state.reload),
-    *(explain.explain, what_if.what_if, decisions.list_decisions),
+    *(explain.explain, routing_probe.probe_routing, what_if.what_if, decisions.list_decisions),
     *(diagnosis.diagnose, prefixes.list_prefixes, traffic.show_traffic, callers.list_audit, callers.whoami),
     *(replicas.list_replicas, limits.get_limits, log_level.get_log_level, log_level.set_log_level, health.get_config),
 )

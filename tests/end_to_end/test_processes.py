@@ -210,6 +210,10 @@ def test_a_worker_is_added_and_removed_in_all_processes(shared_two):
     assert system.admin.get("/admin/v1/workers/127.0.0.1:9").status_code == 404
     explained = system.admin.post("/admin/v1/explain", json={"body": {"model": system.model, "messages": []}})
     assert explained.status_code in (200, 422)
+    chat = {"model": system.model, "messages": [{"role": "user", "content": "Name a river."}], "seed": 7}
+    probed = system.admin.post("/v1/routing/probe", json=chat)
+    assert probed.status_code == 200, probed.text
+    assert probed.json()["pool"] == {"pending_requests": 0, "pending_input_tokens": 0}
     assert system.admin.get("/admin/v1/config").json()["processes"] == 2
 
 

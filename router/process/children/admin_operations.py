@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from router.admin.http.problems import no_process
 from router.admin.operations import Answer, Call, Operation, OverProcesses, forwarded
 from router.admin.table import OPERATIONS
@@ -49,7 +47,7 @@ def _request(operation: Operation, call: Call, query: Mapping[str, Any]) -> Chil
     path = operation.path
     for name, value in call.path.items():
         path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
-    body = msgspec.json.encode(call.body) if operation.takes is not None else None
+    body = call.raw if operation.takes is not None else None
     return ChildRequest(
         operation.method, path, {name: value for name, value in query.items() if value is not None}, body
     )
