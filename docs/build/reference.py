@@ -223,7 +223,7 @@ def request_flow_page() -> str:
         MADE,
         "A forwarded request is a state machine without input or output of its own (`router/gateway/flow`). Events go "
         "in, effects come out, and one table says which: `flow.Flow` follows it, and `tests/properties` reaches every "
-        "row of it. The driver (`driver.RequestDriver`) carries the effects out. A request may have several "
+        "row of it. The driver (`driver.RequestDriver`) has each carried out by its step. A request may have several "
         "attempts at a time. It follows a plan of one or more legs, as a prefill worker and then a decode worker; only "
         "the last leg's answer goes to the client. A plan of two legs is a KV handover. One attempt runs at a time. "
         "With NIXL push and Mooncake the plan is the decode alone, and the prefill runs beside it "

@@ -22,7 +22,7 @@ STATE_TEXT: Final = {
 }
 EVENT_TEXT: Final = {
     Event.IDENTIFIED: "the request is ready to be placed",
-    Event.REFUSED: "the gateway or the dispatcher refuses the request",
+    Event.REFUSED: "the gateway or the dispatcher refuses the request, or it has been queued for too long",
     Event.PLACED: "load is reserved on a worker for a new attempt",
     Event.NO_WORKER: "no worker is ready, or the route is at its limit",
     Event.HOLD: "the policy holds the request",
@@ -34,7 +34,6 @@ EVENT_TEXT: Final = {
     Event.FAILED: "the attempt failed",
     Event.SWITCHED: "the worker agreed to a protocol switch",
     Event.COMMENT_DUE: "the client of a stream has seen nothing for a while",
-    Event.QUEUE_EXPIRED: "the request has been queued for too long",
     Event.STALLED: "the worker sent nothing, or too little, for too long",
     Event.CLIENT_STALLED: "the client read nothing for too long",
     Event.STOPPED: "the total time is up, the gateway shuts down, or the gateway has a defect",

@@ -38,7 +38,8 @@ def start_envoy(
 ) -> tuple[Process, str]:
     """Start Envoy in front of the workers with these URLs; return its process and its URL.
 
-    Without pickers it takes turns. `port` is where clients connect, by default a free one. `learns`: the answers pass through the picker, too.
+    Without pickers it takes turns. `port` is where clients connect, by default a free one. `learns`: the answers pass
+    through the picker, too.
 
     Raises:
         StartError: it did not start.

@@ -9,7 +9,6 @@ from typing import cast
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.driver import SHUT_DOWN, RequestDriver
-from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.services import GatewayServices
 from router.gateway.http.client.input import LINGER_S, ClientInput
 from router.gateway.http.client.output import ClientOutput
@@ -259,11 +258,7 @@ class ClientConnection(asyncio.Protocol):
             self.request_ended(keep)
             return
         self._services.drain.places.busy(self)
-        services = self._services
-        request_id, arrived_s = services.request_ids.of(head), services.time()
-        outbound = OutboundRequest(head, body, route, request_id, self.peer, self.caller, arrived_s)
-        request = RequestDriver(services, self, outbound)
-        self._request = request
+        request = self._request = RequestDriver(self._services, self, head, body, route)
         self.deadline_s = math.inf
         request.start()
 

@@ -1,6 +1,6 @@
 """What a feature does for one request, beside the table of the flow.
 
-The driver, the attempts and the responder call the layers of a request at fixed points of its life. They know no
+The driver, the attempts and the steps call the layers of a request at fixed points of its life. They know no
 feature by name. The idea is that of mitmproxy's layers: a feature is added or removed as a whole.
 """
 

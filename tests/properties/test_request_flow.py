@@ -104,7 +104,7 @@ class Driver:
         """Return every (event, attempt) that could come next from a gateway."""
         state = self.flow.state
         yield from ((event, None) for event in (Event.STOPPED, Event.CLIENT_GONE))
-        if self.asked or state is RequestState.IDENTIFYING:
+        if self.asked or state in (RequestState.IDENTIFYING, RequestState.QUEUED):
             yield Event.REFUSED, None
         if self.asked:
             yield from ((event, self.new(event)) for event in PLACEMENTS if event is not Event.REFUSED)
@@ -114,7 +114,6 @@ class Driver:
             yield Event.IDENTIFIED, None
         if state in (RequestState.QUEUED, RequestState.HELD):
             yield Event.OFFERED, None
-            yield Event.QUEUE_EXPIRED, None
         yield Event.CLIENT_STALLED, None
         if self.flow.attempt is not None:
             yield from ((event, self.flow.attempt) for event in OUTCOMES)

@@ -2,8 +2,9 @@
 
 It is a state machine without input and output: `Flow` takes events and returns effects, and one table
 (`transitions.TRANSITIONS`; docs/reference/request-flow.md) says which. `RequestDriver` drives it: it turns calls
-from the client, the queues and the attempts into events, and carries the effects out. `Attempt` is one try at one
-worker; `Responder` and `Relay` write the answer.
+from the client, the queues and the attempts into events, and has each effect carried out by its step (`steps`).
+`OutboundRequest` holds all that belongs to the request; `Attempt` is one try at one worker; `Relay` writes the answer.
+A step, an identification, an outcome or a deadline returns what follows (`services.Follows`); none calls the driver.
 
 Invariants:
 

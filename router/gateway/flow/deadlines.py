@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from typing import Protocol
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.attempt.attempt import Attempt
 
 MIN_BYTES_PER_S = 16.0
 """The least rate of a begun answer while no event is completed. A large event, of a megabyte say, may take long."""
@@ -16,7 +16,19 @@ QUIET_LIMITS = 20
 """A stream that brings nothing for so many idle limits has stalled, even if its worker works on other requests."""
 
 
-def deadline_s(timeouts: TimeoutsConfig, attempt: Attempt) -> float:
+class TimedAttempt(Protocol):
+    """An attempt as deadlines see it."""
+
+    since_s: float
+    limit_s: float
+
+    @property
+    def sent(self) -> bool: ...
+    @property
+    def begins_early(self) -> bool: ...
+
+
+def deadline_s(timeouts: TimeoutsConfig, attempt: TimedAttempt) -> float:
     """Return when an attempt has lasted too long."""
     if not attempt.sent:
         return attempt.since_s + timeouts.connect_s

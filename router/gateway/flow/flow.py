@@ -6,8 +6,7 @@ import math
 from typing import Any, Final
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.attempt.attempt import Attempt
-from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, deadline_s
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, TimedAttempt, deadline_s
 from router.gateway.flow.transitions import BEGUN, BY_STATE, Effect, Event, Guard, RequestState, Transition
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
@@ -107,7 +106,7 @@ class Flow:
     def comment_sent(self, now_s: float) -> None:
         self._comment_s = now_s + self._timeouts.comment_interval_s
 
-    def attempt_began(self, attempt: Attempt) -> float:
+    def attempt_began(self, attempt: TimedAttempt) -> float:
         if self.attempt is not attempt:
             return self.next_s(0.0)
         return min(deadline_s(self._timeouts, attempt), self._end_s, self._comment_s)

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
+from router.errors import RequestError
+from router.gateway.flow.answer.relay import Relay
+from router.gateway.flow.flow import Flow
 from router.gateway.flow.plan import RequestPlan
+from router.gateway.flow.transitions import RequestState
+from router.gateway.http.client.input import ClientInput
+from router.gateway.http.client.output import ClientOutput
+from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.upstream.headers import request_to_worker
 from router.gateway.http.upstream.pool import ConnectionPool
+from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
 from router.requests.incoming import IncomingRequest
@@ -18,13 +26,44 @@ from router.security.callers import Caller
 _NO_USAGE: Final = Usage()
 
 
-class OutboundRequest(IncomingRequest):
-    """A request that goes to workers over HTTP, and what the log says of it.
+class RequestClient(Protocol):
+    """A client's connection as its request sees it."""
 
-    `upgrade`: the client asks for a protocol switch that the route allows. `body` is released when a worker answers.
+    peer: str
+    caller: Caller
+    deadline_s: float
+    """`RequestDriver.expired` is called at this time."""
+    writable: bool
+    """False while the client has too many unread bytes."""
+    input: ClientInput
+    output: ClientOutput
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another request may follow on this connection."""
+
+    def open_tunnel(self, tunnel: Tunnel) -> None:
+        """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
+
+    def body_done(self) -> None: ...
+
+    def request_ended(self, keep_alive: bool) -> None:
+        """Continue after the request; close the connection unless `keep_alive`."""
+
+    def abort(self) -> None: ...
+
+
+class OutboundRequest(IncomingRequest):
+    """A request that goes to workers over HTTP: its client, its flow, its answer, and what the log says of it.
+
+    `relay` writes the answer, and `error` is the gateway's own in its place or at its end. `upgrade`: the client asks
+    for a protocol switch that the route allows. `body` is released when a worker answers.
     """
 
-    __slots__ = ("complete", "labels", "output_tokens", "peer", "plan", "ttft_s", "upgrade", "usage")
+    __slots__ = (
+        "answered", "begun", "client", "error", "flow", "keeps_open", "labels", "left_in", "output_tokens", "overdrawn",
+        "peer", "plan", "promised", "relay", "ttft_s", "tunnel", "upgrade", "usage",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -32,12 +71,16 @@ class OutboundRequest(IncomingRequest):
         body: bytes,
         route: Route,
         request_id: bytes,
-        peer: str,
-        caller: Caller,
+        client: RequestClient,
         arrived_s: float,
+        flow: Flow,
+        relay: Relay,
     ) -> None:
-        super().__init__(head, body, route, request_id, caller, arrived_s)
-        self.peer = peer
+        super().__init__(head, body, route, request_id, client.caller, arrived_s)
+        self.client = client
+        self.flow = flow
+        self.relay = relay
+        self.peer = client.peer
         self.upgrade = head.websocket and route.upgrades and not head.has_body
         self.plan: RequestPlan | None = None
         """How workers share the request, also after that was given up."""
@@ -47,9 +90,48 @@ class OutboundRequest(IncomingRequest):
         """Those of the metrics, once the answer has begun."""
         self.usage = _NO_USAGE
         """What a complete answer reports."""
-        self.complete = False
+        self.answered: Usage | None = None
+        """The usage of a complete answer, zero for an error; None without one."""
         self.output_tokens: int | None = None
-        """The length of a `complete` answer: as reported, or else as estimated from its events; None if not known."""
+        """The length of a complete answer: as reported, or else as estimated from its events; None if not known."""
+        self.begun = False
+        """Part of a worker's answer has gone to the client."""
+        self.error: RequestError | None = None
+        self.left_in: RequestState | None = None
+        """The state in which the client closed its connection, before its answer was complete."""
+        self.promised: bool | None = None
+        """The response's head keeps the connection open; None before that is decided."""
+        self.keeps_open = False
+        """The response ended such that the next one can follow on the connection."""
+        self.tunnel: Tunnel | None = None
+        """Set after a protocol switch."""
+        self.overdrawn = False
+        """The tunnel has used more than its caller's bucket holds, and the tokens lent beside it."""
+
+    @property
+    def last_read_s(self) -> float:
+        """When the last byte of the answer, or of either side of the tunnel, arrived."""
+        return self.relay.last_read_s if self.tunnel is None else self.tunnel.last_read_s
+
+    @property
+    def error_code(self) -> str | None:
+        return None if self.error is None else self.error.kind.spec.code
+
+    @property
+    def beside(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoint of a leg that runs beside the client's, if any."""
+        beside = None if self.plan is None else self.plan.beside
+        return () if beside is None else (beside,)
+
+    def promise(self) -> bool:
+        """Return whether the connection stays open: decided when the answer's head is written, and then final."""
+        if self.promised is None:
+            self.promised = self.head.keep_alive and self.client.may_go_on
+        return self.promised
+
+    def arm(self) -> None:
+        """Set the time of the next deadline."""
+        self.client.deadline_s = self.flow.next_s(self.last_read_s)
 
     def written(
         self, ticket: Ticket, now_s: float, rank: int | None, pools: ConnectionPool, *, plain: bool

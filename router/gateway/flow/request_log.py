@@ -79,21 +79,8 @@ class RequestLog:
         model = request.model if placed is None else placed.request.model
         return outbound.route.pattern, request.route, self.model(model)
 
-    def close(
-        self,
-        outbound: OutboundRequest,
-        status: int,
-        now_s: float,
-        response_bytes: int,
-        events: int,
-        left_in: str | None,
-        error: str | None,
-    ) -> None:
-        """Write the entry of the ended request, once.
-
-        `events` counts the events of a stream. `left_in` is the state in which the client left, and `error` the code
-        of the gateway's error.
-        """
+    def close(self, outbound: OutboundRequest, status: int, now_s: float) -> None:
+        """Write the entry of the ended request, once."""
         duration_s, ttft_s, labels = now_s - outbound.arrived_s, outbound.ttft_s, outbound.labels
         if labels is None:
             labels = self._labels(outbound)
@@ -106,19 +93,20 @@ class RequestLog:
         if self.service_levels.any:
             self._judge(outbound, status, duration_s)
         if self.access.enabled:
-            ended = {"left_in": left_in, "error": error, "key_name": outbound.caller.name}
+            left_in = None if outbound.left_in is None else outbound.left_in.name.lower()
+            ended = {"left_in": left_in, "error": outbound.error_code, "key_name": outbound.caller.name}
             self.access.write(
                 outbound.head,
                 outbound.peer,
                 status=status,
-                bytes=response_bytes,
+                bytes=outbound.relay.response_bytes,
                 ttft_s=None if ttft_s is None else round(ttft_s, 6),
                 duration_s=round(duration_s, 6),
                 **_placement(outbound),
                 prompt_tokens=_prompt_tokens(outbound),
                 cached_tokens=outbound.usage.cached_tokens,
                 output_tokens=outbound.usage.completion_tokens,
-                events=events,
+                events=outbound.relay.events,
                 request_id=outbound.id.decode("latin-1"),
                 **{name: value for name, value in ended.items() if value is not None},
             )
@@ -142,7 +130,7 @@ class RequestLog:
         levels = self.service_levels.of(request.route, request.model)
         if levels.ttft is not None:
             self._judged(outbound, request.route, "ttft", ttft_s is not None and ttft_s <= levels.ttft)
-        if tokens is None and outbound.complete:
+        if tokens is None and outbound.answered is not None:
             return  # a time per token needs a length
         if levels.tpot is not None and ttft_s is not None and (tokens is None or tokens > 1):
             met = tokens is not None and (duration_s - ttft_s) / (tokens - 1) <= levels.tpot

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from router.config.model import HeadersConfig, LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
+from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.attempt_edges import AttemptEdges
+from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.request_log import RequestLog
+from router.gateway.flow.transitions import Event
 from router.gateway.http.client.cors import Cors
-from router.gateway.http.client.input import ClientInput
-from router.gateway.http.client.output import ClientOutput
-from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.write_coalescer import WriteCoalescer
@@ -25,7 +25,7 @@ from router.requests.identify.stage import IdentifyStage
 from router.requests.layer import Features
 from router.requests.metrics import GatewayMetrics
 from router.requests.pins import Pins
-from router.requests.placing import PlacementGate
+from router.requests.placing import Placement, PlacementGate
 from router.requests.request_head import RequestHead
 from router.requests.request_ids import RequestIds
 from router.security.callers import Callers
@@ -33,28 +33,8 @@ from router.security.instance import Instance
 from router.security.keys import ApiKeys
 from router.tokenization.prompt_identifier import PromptIdentifier
 
-
-class RequestClient(Protocol):
-    deadline_s: float
-    """`RequestDriver.expired` is called at this time."""
-    writable: bool
-    """False while the client has too many unread bytes."""
-    input: ClientInput
-    output: ClientOutput
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether another request may follow on this connection."""
-
-    def open_tunnel(self, tunnel: Tunnel) -> None:
-        """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
-
-    def body_done(self) -> None: ...
-
-    def request_ended(self, keep_alive: bool) -> None:
-        """Continue after the request; close the connection unless `keep_alive`."""
-
-    def abort(self) -> None: ...
+Follows: TypeAlias = tuple[Event, Attempt | None] | Placement | None
+"""What a part tells the driver: the next event with its attempt, the answer to a call for a worker, or nothing."""
 
 
 class ResponseLines:
@@ -118,6 +98,13 @@ class GatewayServices:
     lines: ResponseLines
     log: RequestLog
     features: Features
+
+    def lines_of(self, outbound: OutboundRequest, ticket: Ticket | None) -> bytes:
+        """Return the gateway's own header lines in the response, those of layers included."""
+        lines = self.lines.of(outbound.head, outbound.id, ticket)
+        for layer in outbound.layers:
+            lines += layer.response_lines(ticket)
+        return lines
 
     def allow_unsent(self) -> None:
         for connection in list(self.drain.connections):

@@ -35,11 +35,10 @@ class Event(IntEnum):
     FAILED = 10
     SWITCHED = 11
     COMMENT_DUE = 12
-    QUEUE_EXPIRED = 13
-    STALLED = 14
-    CLIENT_STALLED = 15
-    STOPPED = 16
-    CLIENT_GONE = 17
+    STALLED = 13
+    CLIENT_STALLED = 14
+    STOPPED = 15
+    CLIENT_GONE = 16
 
 
 class Effect(IntEnum):
@@ -132,7 +131,6 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.QUEUED,), _E.OFFERED, _G.ALWAYS, (_F.PLACE,), _S.QUEUED),
     ((_S.HELD,), _E.OFFERED, _G.ALWAYS, (_F.LEAVE, _F.PLACE), _S.HELD),
     (_UNSENT, _E.REFUSED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
-    ((_S.QUEUED,), _E.QUEUE_EXPIRED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
     # an attempt runs
     ((_S.WAITING,), _E.OPENED, _G.EARLIER_LEG, (), _S.WAITING),
     ((_S.WAITING,), _E.OPENED, _G.ALWAYS, (_F.RESPOND,), _S.STREAMING),

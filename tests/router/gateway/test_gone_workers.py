@@ -177,11 +177,11 @@ async def test_a_client_that_does_not_read_keeps_what_has_arrived(rig):
     client = await asked(gate)
     await client.reader.readuntil(event("a"))
     (request,) = gate.gateway._parts.requests.running
-    request._client.writable = False
+    request._outbound.client.writable = False
     close_port(gate, gate.workers[0])
     await asyncio.sleep(3 * QUIET_S)
     assert gate.recorded.events == ["ticket", "first_token"]
-    request._client.writable = True
+    request._outbound.client.writable = True
     assert b"worker_died_in_stream" in await client.reader.readuntil(DONE)
 
 

@@ -259,7 +259,7 @@ async def test_the_time_to_connect_to_the_decode_worker_does_not_lengthen_the_le
 
     def begun(amount, labels):
         (request,) = parts.requests.running
-        decode = request._flow.attempt
+        decode = request._outbound.flow.attempt
         seen.append(decode.since_s + decode.limit_s - request._outbound.plan._lease_end_s)
 
     monkeypatch.setattr(parts.pools, "_dial", late)

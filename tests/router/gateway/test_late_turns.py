@@ -60,7 +60,9 @@ async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypat
     gate = await rig(begins(json_head(len(body), b"500 No"), sockets))
     client = await gate.send(post(body=PLAIN))
     (request,) = await started(gate)
-    await eventually(lambda: request._flow.attempt and request._flow.attempt.state.name == "ERROR_BODY")
+    await eventually(
+        lambda: request._outbound.flow.attempt and request._outbound.flow.attempt.state.name == "ERROR_BODY"
+    )
     stand_still(sockets[0], body)
     reply = await client.read()
     assert (reply.status, reply.body) == (500, body)

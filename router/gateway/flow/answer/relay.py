@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from router.errors import ErrorKind
+from router.gateway.flow.deadlines import Trickle
 from router.gateway.http.client.output import ClientOutput
 from router.gateway.http.upstream.answer_end import RECENT_BYTES
 from router.gateway.http.upstream.connection import UpstreamConnection
@@ -83,8 +84,8 @@ class Relay:
 
     __slots__ = (
         "_batch", "_chunks", "_frame_bytes", "_gaps", "_output", "_own_cors", "_path", "_reads", "_tail", "_time",
-        "_write", "connection", "events", "last_read_s", "out", "own_bytes", "read", "response_bytes", "status",
-        "to_old_client", "usage_frame",
+        "_trickle", "_write", "connection", "events", "last_read_s", "out", "own_bytes", "read", "response_bytes",
+        "status", "to_old_client", "usage_frame",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +118,7 @@ class Relay:
         self.read: Callable[[bytes], None] = _ignore
         """Takes the reads that follow `open`."""
         self._tail = b""
+        self._trickle: Trickle | None = None
         self.usage_frame: AnswerFilter | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
 
@@ -262,6 +264,22 @@ class Relay:
         pieces = self.connection.pieces if self.connection is not None else []
         pending = b"" if self.usage_frame is None else self.usage_frame.pending
         return b"".join([self._tail[-RECENT_BYTES:], pending, *pieces])
+
+    def paced(self) -> None:
+        """Restart the idle time of the worker: it could not send while the client did not read."""
+        self.last_read_s = self._time()
+        self._progress().seen(self.last_read_s, self.events, self.response_bytes - self.own_bytes)
+
+    def trickles(self, now_s: float, since_s: float, idle_s: float) -> bool:
+        """Return whether the worker has sent almost nothing for `idle_s`. The stream began at `since_s`."""
+        self.flush()
+        read_bytes = self.response_bytes - self.own_bytes
+        return self._progress().stalled(now_s, since_s, idle_s, self.events, read_bytes)
+
+    def _progress(self) -> Trickle:
+        if self._trickle is None:
+            self._trickle = Trickle()
+        return self._trickle
 
     # the end
 

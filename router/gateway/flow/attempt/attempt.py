@@ -143,7 +143,7 @@ class Attempt:
         return b"" if self.connection is None else b"".join(self.connection.pieces)
 
     @property
-    def _depends(self) -> bool:
+    def depends(self) -> bool:
         """Whether the attempt gets another worker's KV cache, by additions of the gateway to the request."""
         plan = self._outbound.plan
         return plan is not None and plan.depends_at(self.ticket)
@@ -242,7 +242,7 @@ class Attempt:
             else:
                 self._take(AttemptEvent.SERVER_ERROR)
                 self._timer = self._pools.loop.call_later(ERROR_BODY_S, self._due)
-        elif status >= 400 and self._depends and status < 500:
+        elif status >= 400 and self.depends and status < 500:
             self._take(AttemptEvent.DOUBTED)
         elif status in _BAD_REQUEST and self._takes_back():
             self._begin_again(AttemptEvent.AGAIN)
@@ -279,7 +279,7 @@ class Attempt:
         event = opening.feed(self.state, data, connection, response)
         if event is _OPEN:
             self.refused = opening.refused
-            if opening.refused and self._depends:
+            if opening.refused and self.depends:
                 event = AttemptEvent.DOUBTED
         elif event is AttemptEvent.PREAMBLE or event is AttemptEvent.PART:
             self._take(event)

@@ -1,0 +1,121 @@
+"""The steps of the flow that ask for a worker, and send to it. Each returns what the driver has to begin with it."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Final
+
+from router.errors import RequestError
+from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.plan import After, RequestPlan
+from router.gateway.flow.services import GatewayServices
+from router.gateway.flow.transitions import Event, RequestState
+from router.placement.tickets import Held, Queued, Ticket
+from router.requests.placing import Placement, SharedPlacement, Waited
+
+_WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.HOLD}
+# Module constants, because looking up a member of an enum is slow.
+_PLACED: Final = Event.PLACED
+_NOWHERE: Final = Waited.NOWHERE
+
+
+def place(services: GatewayServices, outbound: OutboundRequest, _: object = None) -> Placement:
+    request, flow, now_s = outbound.request, outbound.flow, services.time()
+    assert request is not None
+    started_s = perf_counter() if outbound.layers else 0.0
+    waited = _WAITED.get(flow.state, _NOWHERE)
+    placed = services.placements.place(outbound, request, waited, flow.since_s, now_s)
+    if outbound.layers:
+        _decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
+    return placed
+
+
+def retry(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> Placement:
+    plan, now_s = outbound.plan, services.time()
+    if plan is not None:
+        follows = plan.failed(attempt, lambda failed: services.placements.within(outbound, failed), now_s)
+        if isinstance(follows, Ticket):
+            return follows
+        if follows is After.ALONE:
+            outbound.flow.skip_to_last_leg()
+            return place(services, outbound)
+    started_s = perf_counter() if outbound.layers else 0.0
+    again = services.edges.retry(outbound, attempt, now_s)
+    if outbound.layers:
+        _decided(outbound, again, now_s, started_s)
+    return again
+
+
+def next_leg(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> Placement:
+    attempt.let_go(reusable=True)
+    ticket = None if outbound.plan is None else outbound.plan.next_leg(services.time())
+    return place(services, outbound) if ticket is None else ticket
+
+
+def place_expired(services: GatewayServices, outbound: OutboundRequest, now_s: float) -> Ticket | RequestError:
+    """Place a request that has been queued for too long on a fallback's worker, or return the error for it."""
+    placed = services.placements.queue_expired(outbound, now_s)
+    found = isinstance(placed, Ticket)
+    services.metrics.queue.observe(now_s - outbound.flow.since_s, ("true" if found else "false",))
+    if found:
+        _decided(outbound, placed, now_s, perf_counter())
+    return placed
+
+
+def _decided(
+    outbound: OutboundRequest, placed: Ticket | Queued | Held | RequestError, now_s: float, started_s: float
+) -> None:
+    for layer in outbound.layers:
+        layer.decided(placed, now_s, perf_counter() - started_s)
+
+
+def event_of(
+    services: GatewayServices, outbound: OutboundRequest, placed: Placement, inbox: AttemptInbox
+) -> tuple[Event, Attempt | None]:
+    """Return the event of the flow for the answer to a call for a worker."""
+    flow = outbound.flow
+    if isinstance(placed, Ticket):
+        return _PLACED, _attempt(services, outbound, placed, inbox)
+    if isinstance(placed, RequestError):
+        outbound.error = placed.with_traceback(None)  # its frames hold the error and this request, a cycle
+        return Event.REFUSED, None
+    if isinstance(placed, SharedPlacement):
+        assert isinstance(placed, RequestPlan)
+        outbound.plan, flow.legs = placed, placed.sequence
+        return _PLACED, _attempt(services, outbound, placed.first, inbox)
+    waits = isinstance(placed, Queued)
+    if flow.state is not (RequestState.QUEUED if waits else RequestState.HELD):
+        flow.since_s = services.time()
+    return Event.NO_WORKER if waits else Event.HOLD, None
+
+
+def _attempt(services: GatewayServices, outbound: OutboundRequest, ticket: Ticket, inbox: AttemptInbox) -> Attempt:
+    outbound.ticket, name = ticket, ""
+    commented, paused, plan = outbound.flow.commented, not outbound.client.writable, outbound.plan
+    if plan is None:
+        attempt = Attempt(services.pools, outbound, ticket, inbox, commented=commented, paused=paused)
+    else:
+        name, collects, limit_s = plan.leg(ticket, services.time())
+        attempt = Attempt(
+            services.pools, outbound, ticket, inbox,
+            commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
+        )  # fmt: skip
+    for layer in outbound.layers:
+        layer.attempted(attempt, services.time(), name)
+    return attempt
+
+
+def attempt_beside(
+    services: GatewayServices, outbound: OutboundRequest, ticket: Ticket, inbox: AttemptInbox
+) -> Attempt:
+    attempt = Attempt(services.pools, outbound, ticket, inbox, commented=False, paused=False, collects=True)
+    for layer in outbound.layers:
+        layer.attempted(attempt, services.time(), "prefill")
+    return attempt
+
+
+def send(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
+    # A redial after a stale connection would send the transfer parameters twice.
+    attempt.begin(fresh=attempt.depends)
+    outbound.client.deadline_s = outbound.flow.attempt_began(attempt)
