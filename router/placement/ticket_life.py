@@ -97,13 +97,14 @@ class Tickets:
             return
         ticket.received = False
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
-        ticket.work_done = ticket.load.account.work_done(now_s)
+        ticket.load.account.answer_began(ticket.reservation, now_s)
         if self.traffic is not None:
             self.traffic.first_token(ticket, now_s)
         if ticket.shadow is not None:
             shadow.first_token(ticket.shadow, ticket.record.ttft_s)
         if ticket.situation is not None:
             self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
+            ticket.situation = None
         self._succeeded(ticket, now_s, complete=False)
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.slot(ticket.candidate.slot).first_token(ticket.id)
@@ -144,8 +145,8 @@ class Tickets:
             if self.traffic is not None:
                 self.traffic.finished(ticket, usage.cached_tokens, generated, now_s)
             self.output_lengths.observe(ticket.request, decode_s, generated)
-            if decode_s is not None and ticket.work_done is not None:
-                self._loads.decoded(ticket.load, ticket.work_done, generated, decode_s, now_s)
+            if decode_s is not None:
+                self._loads.decoded(ticket.load, ticket.reservation, generated, decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
         self._counts["finished"] += 1
         self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)

@@ -9,7 +9,6 @@ from policies.view import RequestView, Residency, WorkerId
 from router.errors import ErrorKind, RequestError
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
-from router.placement.learning.decode_step_time import WorkDone
 from router.placement.load.running import LoadReservation
 from router.placement.load.worker_load import Situation, WorkerLoad
 from router.placement.policies.shadow import Sample
@@ -38,8 +37,6 @@ class Ticket:
     situation: Situation | None = None
     shadow: Sample | None = None
     """What shadow policies decided for the request, if they saw it."""
-    work_done: WorkDone | None = None
-    """The worker's work counters at the first token."""
     received: bool = False
     """The prompt's KV cache comes from another worker, the context counts as decoding, and there is no first token
     yet."""

@@ -17,15 +17,6 @@ from router.placement.learning.forgetting_least_squares import ForgettingLeastSq
 from router.placement.learning.prefill_estimate import ENOUGH, FORGETTING, RIDGE_OBSERVATIONS, SHORTEST_S
 
 
-class WorkDone(msgspec.Struct, frozen=True, gc=False):
-    """A worker's work counters: token-seconds of context held by its decodes, and uncached tokens and attention of
-    its ended prefills. The difference between two readings is the work in between."""
-
-    context_token_s: float
-    prefilled_tokens: float
-    prefilled_attention: float
-
-
 class WorkCounter:
     """Count a worker's work.
 
@@ -56,9 +47,10 @@ class WorkCounter:
         self._pass(now_s)
         self._held_tokens = max(0, self._held_tokens - prompt_tokens)
 
-    def work_done(self, now_s: float) -> WorkDone:
+    def read(self, now_s: float) -> tuple[float, float, float]:
+        """Return token-seconds of context held by decodes, and uncached tokens and attention of ended prefills."""
         self._pass(now_s)
-        return WorkDone(self._context_token_s, self._tokens, self._attention)
+        return self._context_token_s, self._tokens, self._attention
 
     def _pass(self, now_s: float) -> None:
         if now_s > self._at_s:

@@ -10,7 +10,7 @@ import numpy as np
 from backends.worker import LoadReport
 from policies.view import Columns, RequestView, Residency, Roster, WorkerId, WorkerView
 from router.placement.fleet.endpoints import Candidate
-from router.placement.learning.decode_step_time import Output, WorkDone, decode_externality_s
+from router.placement.learning.decode_step_time import Output, decode_externality_s
 from router.placement.learning.reuse_value import ReuseValue
 from router.placement.learning.speed import PRIOR_TOKEN_S, Speed, SpeedSource, attention, median_speed
 from router.placement.load.fleet_table import STALE_S, Demand, FleetTable, Rows, roster_of
@@ -105,9 +105,11 @@ class WorkerLoads:
         if common is not None and load.estimate.tested:
             load.speed = load.estimate.speed(common)
 
-    def decoded(self, load: WorkerLoad, since: WorkDone, tokens: int | None, decode_s: float, now_s: float) -> None:
+    def decoded(
+        self, load: WorkerLoad, reservation: LoadReservation, tokens: int | None, decode_s: float, now_s: float
+    ) -> None:
         if tokens:
-            load.decoded(since, tokens - 1, decode_s, now_s)
+            load.decoded(reservation, tokens - 1, decode_s, now_s)
             self._learned(load)
             self._step_stale = True
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backends.worker import LoadReport
-from router.placement.learning.decode_step_time import WorkCounter, WorkDone
+from router.placement.learning.decode_step_time import WorkCounter
 from router.placement.load.running import LoadReservation, ReservationStage, RunningRequests
 from router.placement.load.shared_load import ReservedLoad, SharedAccount
 
@@ -141,9 +141,17 @@ class LoadAccount:
             self.shared.publish(self)
         return True
 
-    def work_done(self, now_s: float) -> WorkDone:
-        """Return the work counters up to now: the decodes of all processes, and the prefills of this one."""
-        return self._work_counter.work_done(now_s)
+    def answer_began(self, reservation: LoadReservation, now_s: float) -> None:
+        reservation.held_token_s, reservation.done_tokens, reservation.done_attention = self._work_counter.read(now_s)
+
+    def work_beside(self, reservation: LoadReservation, now_s: float) -> tuple[float, float, float]:
+        """Return the work since the answer began: the decodes of all processes, and the prefills of this one."""
+        held_token_s, tokens, attention = self._work_counter.read(now_s)
+        return (
+            held_token_s - reservation.held_token_s,
+            tokens - reservation.done_tokens,
+            attention - reservation.done_attention,
+        )
 
     def _start_decode(self, reservation: LoadReservation, now_s: float) -> None:
         self._leave_queue(reservation, now_s)

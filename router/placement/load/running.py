@@ -35,7 +35,8 @@ class LoadReservation:
     `streams` is False if the end of the prefill is not visible, because the answer comes in one piece. `arrives` is
     True if KV cache for the prompt comes from another worker, and the prefill of the rest follows it. `hashes` are the
     prompt's full blocks of `block_tokens` each. The first `running_start` of them are counted for other running
-    requests, the first `start` for other running or idle ones.
+    requests, the first `start` for other running or idle ones. `held_token_s`, `done_tokens` and `done_attention` were
+    the worker's work counters when the answer began.
     """
 
     uncached_tokens: int
@@ -49,6 +50,9 @@ class LoadReservation:
     running_start: int = 0
     start: int = 0
     stage: ReservationStage = ReservationStage.PREFILL
+    held_token_s: float = 0.0
+    done_tokens: float = 0.0
+    done_attention: float = 0.0
     context_tokens: int = field(init=False)
     attention: float = field(init=False)
 

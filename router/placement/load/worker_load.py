@@ -10,7 +10,7 @@ import msgspec
 
 from router.placement.fleet.endpoints import Candidate
 from router.placement.learning.decaying import DecayingMean
-from router.placement.learning.decode_step_time import StepEstimate, WorkDone
+from router.placement.learning.decode_step_time import StepEstimate
 from router.placement.learning.prediction_accuracy import PredictionAccuracy
 from router.placement.learning.prefill_estimate import Features, SpeedEstimate
 from router.placement.learning.speed import Speed, attention
@@ -99,15 +99,14 @@ class WorkerLoad:
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
 
-    def decoded(self, since: WorkDone, gaps: int, decode_s: float, now_s: float) -> None:
-        """Learn from an answer that took `decode_s` after its first token, at which the work counters were `since`."""
+    def decoded(self, reservation: LoadReservation, gaps: int, decode_s: float, now_s: float) -> None:
+        """Learn from an answer that took `decode_s` after its first token."""
         speed = self.speed
         if speed is None or decode_s <= 0.0:
             return
-        work_done = self.account.work_done(now_s)
-        prefill_s = speed.token_s * (work_done.prefilled_tokens - since.prefilled_tokens)
-        prefill_s += speed.attention_s * (work_done.prefilled_attention - since.prefilled_attention)
-        self.steps.observe(gaps, (work_done.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
+        held_token_s, tokens, attention = self.account.work_beside(reservation, now_s)
+        prefill_s = speed.token_s * tokens + speed.attention_s * attention
+        self.steps.observe(gaps, held_token_s / decode_s, prefill_s, decode_s)
 
     def streamed_tokens(self, events: int) -> int:
         """Return the tokens of a stream of `events`: one each until answers that report usage say otherwise."""

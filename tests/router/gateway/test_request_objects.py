@@ -9,7 +9,7 @@ from collections import Counter
 from tests.support.answers import DONE, END, STREAM_HEAD, chunk, event
 from tests.support.raw_client import post
 
-MOST = 17
+MOST = 15
 OURS = ("router", "policies")
 ELSEWHERE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType, enum.Enum)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from router.placement.learning.decode_step_time import Output, StepEstimate, WorkCounter, WorkDone, decode_externality_s
+from router.placement.learning.decode_step_time import Output, StepEstimate, WorkCounter, decode_externality_s
 from router.placement.learning.prefill_estimate import ENOUGH
 from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
@@ -79,11 +79,11 @@ def test_passing_counts_token_seconds_and_prefills():
     passing.began(100, 50, 1_250.0, 10.0)
     passing.set_context(120, 12.0)  # 100 of the prompt, 20 of the answer
     passing.began(80, 10, 750.0, 12.5)
-    assert passing.work_done(13.0) == WorkDone(2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
+    assert passing.read(13.0) == (2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
     passing.ended(90, 13.0)
     passing.ended(130, 14.0)  # more than the context that is left
-    assert passing.work_done(20.0).context_token_s == 360.0 + 110.0
-    assert passing.work_done(19.0).context_token_s == 470.0  # an earlier time changes nothing
+    assert passing.read(20.0)[0] == 360.0 + 110.0
+    assert passing.read(19.0)[0] == 470.0  # an earlier time changes nothing
 
 
 def test_an_account_counts_what_its_decodes_hold():
@@ -92,11 +92,12 @@ def test_an_account_counts_what_its_decodes_hold():
     account.reserve(first)
     account.prefilled(first, 1.0)
     account.progressed(first, 10)
+    account.answer_began(second, 1.0)
     account.reserve(second)  # 100 tokens for one second, and 110 from here on
     account.prefilled(second, 3.0)
     account.release(first, 4.0)  # 170 for one
     account.release(second, 6.0)  # 70 for two: the first answer's tokens stay until the next update
-    assert account.work_done(6.0) == WorkDone(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
+    assert account.work_beside(second, 6.0) == (100.0 + 110.0 + 170.0 + 2 * 70.0, 40.0, 40 * (20 + 20.0))
 
 
 def test_decode_externality_counts_both_sides_while_they_overlap():

@@ -128,8 +128,9 @@ def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
         now_s = 1_000.0 * index
         other = reserve(load, held, now_s)
         load.account.prefilled(other, now_s)
-        since = load.account.work_done(now_s)
-        loads.decoded(load, since, 101, decode_s, now_s + decode_s)
+        answer = LoadReservation(0, 0, now_s)
+        load.account.answer_began(answer, now_s)
+        loads.decoded(load, answer, 101, decode_s, now_s + decode_s)
         load.account.release(other, now_s + decode_s)
 
 
@@ -287,7 +288,7 @@ def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
     loads = WorkerLoads()
     load = loads.of(fleet.candidates[0])
     decode(loads, load, 50_000)
-    loads.decoded(load, load.account.work_done(0.0), None, 1.0, 1.0)
+    loads.decoded(load, LoadReservation(0, 0, 0.0), None, 1.0, 1.0)
     assert load.steps.count == 0
 
 
