@@ -17,8 +17,6 @@ from router.requests.answers.usage import find_usage
 from router.requests.layer import RequestEnd
 from router.requests.pins import stored_response_id
 
-# A module constant, because looking up a member of an enum is slow.
-_COMMENTS: Final = ResponseProgress.COMMENTS
 _NOTHING_USED: Final = Usage(0, 0)
 CLIENT_LEFT = 499
 """Status in log and metrics if the client left before the end of its answer (nginx's convention)."""
@@ -44,10 +42,10 @@ def respond(services: GatewayServices, outbound: OutboundRequest, attempt: Attem
     relay.open(response, attempt.pass_to(relay), services.lines_of(outbound, ticket), outbound.promise())
     # After the client has its first byte.
     outbound.body = b""  # no further attempt will need it
-    client = outbound.client
-    client.body_done()
+    outbound.client.body_done()
     services.log.first_event(outbound, now_s)
-    client.deadline_s = outbound.flow.answer_began(now_s, response.events)
+    outbound.flow.answer_began(now_s, response.events)
+    outbound.arm()
 
 
 def finish(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
@@ -100,7 +98,7 @@ def cancel(services: GatewayServices, outbound: OutboundRequest, _: object) -> N
 
 def complete(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
     relay = outbound.relay
-    outbound.keeps_open = relay.end_as_event() if relay.out is _COMMENTS else relay.end()
+    outbound.keeps_open = relay.end_as_event() if relay.out is ResponseProgress.COMMENTS else relay.end()
     attempt.let_go(reusable=True)
 
 
@@ -109,7 +107,7 @@ def pass_error(services: GatewayServices, outbound: OutboundRequest, attempt: At
     services.edges.fail(attempt, services.time())
     relay, lines = outbound.relay, services.lines_of(outbound, attempt.ticket)
     relay.attach(attempt.connection, attempt.usage_frame)
-    if relay.out is not _COMMENTS:
+    if relay.out is not ResponseProgress.COMMENTS:
         relay.open(attempt.response, attempt.pass_to(relay), lines, outbound.promise())
 
 
@@ -155,7 +153,7 @@ def reply(services: GatewayServices, outbound: OutboundRequest, _: object) -> No
     error = outbound.error
     assert error is not None
     relay, head, spec = outbound.relay, outbound.head, error.kind.spec
-    if relay.out is _COMMENTS:
+    if relay.out is ResponseProgress.COMMENTS:
         services.log.error(outbound, spec.code, "before_first")
         outbound.keeps_open = relay.break_off(error.kind, error.message)
         return

@@ -20,20 +20,14 @@ log = logging.getLogger("warmroute.gateway")
 
 _LOST: Final = "the worker was ejected or removed while the request waited for it"
 _GONE: Final = "the worker is gone: it refuses connections, and its answers have stopped"
-# Module constants, because looking up a member of an enum is slow.
-_OPENED: Final = Event.OPENED
-_ANSWERED: Final = Event.ANSWERED
-_STREAMING: Final = RequestState.STREAMING
-_HAS_OPENED: Final = Outcome.OPENED
-_HAS_ANSWERED: Final = Outcome.ANSWERED
 
 
 def after(services: GatewayServices, outbound: OutboundRequest, outcome: Outcome, attempt: Attempt) -> Follows:
     """Return what follows from the outcome of an attempt."""
-    if outcome is _HAS_OPENED:
-        return _OPENED, attempt
-    if outcome is _HAS_ANSWERED:
-        return Event.DECLINED if attempt.status >= 400 else _ANSWERED, attempt
+    if outcome is Outcome.OPENED:
+        return Event.OPENED, attempt
+    if outcome is Outcome.ANSWERED:
+        return Event.DECLINED if attempt.status >= 400 else Event.ANSWERED, attempt
     if outcome is Outcome.FAILED:
         return _failed(outbound, attempt)
     if outcome is Outcome.SWITCHED:
@@ -50,7 +44,7 @@ def after(services: GatewayServices, outbound: OutboundRequest, outcome: Outcome
 def _failed(outbound: OutboundRequest, attempt: Attempt) -> Follows:
     failure, state = attempt.failure, outbound.flow.state
     assert failure is not None
-    if state is _STREAMING:
+    if state is RequestState.STREAMING:
         kind = ErrorKind.BAD_UPSTREAM if failure.broke_http else ErrorKind.WORKER_DIED_IN_STREAM
         return _stream_failed(outbound, Event.FAILED, kind, f"the worker's answer broke off: {failure.reason}")
     if state is RequestState.TUNNEL:
@@ -99,7 +93,7 @@ def worker_gone(outbound: OutboundRequest, endpoint: FleetEndpoint) -> Follows:
     """
     attempt = outbound.flow.attempt
     if attempt is not None and attempt.ticket.candidate.endpoint is endpoint:
-        if outbound.flow.state is _STREAMING:
+        if outbound.flow.state is RequestState.STREAMING:
             kind = ErrorKind.WORKER_DIED_IN_STREAM
             return _stream_failed(outbound, Event.FAILED, kind, _GONE) if outbound.client.writable else None
         if attempt.unopened and attempt.sent:
@@ -126,7 +120,7 @@ def expire(services: GatewayServices, outbound: OutboundRequest, now_s: float) -
     due = flow.due(now_s, outbound.last_read_s)
     if due is Deadline.STATE:
         return _state_expired(services, outbound, now_s)
-    if flow.state is _STREAMING and _trickles(services, outbound, now_s):
+    if flow.state is RequestState.STREAMING and _trickles(services, outbound, now_s):
         return _stalled(outbound, "the worker's stream stalled: it only trickles")
     if due is Deadline.TOTAL:
         outbound.error = RequestError(ErrorKind.TOTAL_TIMEOUT, "the request took too long")

@@ -6,15 +6,11 @@ import math
 from typing import Any, Final
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, TimedAttempt, deadline_s
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, deadline_s
 from router.gateway.flow.transitions import BEGUN, BY_STATE, Effect, Event, Guard, RequestState, Transition
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
-# Module constants, because looking up a member of an enum is slow.
-_ALWAYS: Final = Guard.ALWAYS
-_EARLIER_LEG: Final = Guard.EARLIER_LEG
-_IDENTIFYING: Final = RequestState.IDENTIFYING
-_FIRST: Final = BY_STATE[_IDENTIFYING]
+_FIRST: Final = BY_STATE[RequestState.IDENTIFYING]
 
 
 class Flow:
@@ -41,7 +37,7 @@ class Flow:
         """The longest time in a queue."""
         self.worked_s = -math.inf
         """When the worker of a quiet stream last worked on any request, as far as that was asked."""
-        self.state = _IDENTIFYING
+        self.state = RequestState.IDENTIFYING
         self._rows = _FIRST
         self.attempt: Any = None
         self._dropped: Any = None
@@ -59,9 +55,9 @@ class Flow:
         """
         for row in self._rows[event]:
             guard = row.guard
-            if guard is _ALWAYS:
+            if guard is Guard.ALWAYS:
                 break
-            if guard is _EARLIER_LEG:
+            if guard is Guard.EARLIER_LEG:
                 if self.leg < self.legs - 1:
                     break
             elif self.commented:
@@ -106,17 +102,10 @@ class Flow:
     def comment_sent(self, now_s: float) -> None:
         self._comment_s = now_s + self._timeouts.comment_interval_s
 
-    def attempt_began(self, attempt: TimedAttempt) -> float:
-        if self.attempt is not attempt:
-            return self.next_s(0.0)
-        return min(deadline_s(self._timeouts, attempt), self._end_s, self._comment_s)
-
-    def answer_began(self, now_s: float, events: bool) -> float:
-        """Start the time of the answer; one of `events` gets comments while it is quiet. Return the earliest
-        deadline."""
+    def answer_began(self, now_s: float, events: bool) -> None:
+        """Start the time of the answer; one of `events` gets comments while it is quiet."""
         self._comment_s = now_s + self._timeouts.comment_interval_s if events else math.inf
         self.since_s = now_s
-        return min(now_s + self._timeouts.stream_idle_s, self._end_s, self._comment_s)
 
     def goes_on(self, now_s: float, last_read_s: float, worked_s: float) -> bool:
         """Return whether a stream that has been quiet for too long may go on, because its worker worked at `worked_s`.

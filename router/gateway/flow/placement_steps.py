@@ -15,16 +15,13 @@ from router.placement.tickets import Held, Queued, Ticket
 from router.requests.placing import Placement, SharedPlacement, Waited
 
 _WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.HOLD}
-# Module constants, because looking up a member of an enum is slow.
-_PLACED: Final = Event.PLACED
-_NOWHERE: Final = Waited.NOWHERE
 
 
 def place(services: GatewayServices, outbound: OutboundRequest, _: object = None) -> Placement:
     request, flow, now_s = outbound.request, outbound.flow, services.time()
     assert request is not None
     started_s = perf_counter() if outbound.layers else 0.0
-    waited = _WAITED.get(flow.state, _NOWHERE)
+    waited = _WAITED.get(flow.state, Waited.NOWHERE)
     placed = services.placements.place(outbound, request, waited, flow.since_s, now_s)
     if outbound.layers:
         _decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
@@ -76,14 +73,14 @@ def event_of(
     """Return the event of the flow for the answer to a call for a worker."""
     flow = outbound.flow
     if isinstance(placed, Ticket):
-        return _PLACED, _attempt(services, outbound, placed, inbox)
+        return Event.PLACED, _attempt(services, outbound, placed, inbox)
     if isinstance(placed, RequestError):
         outbound.error = placed.with_traceback(None)  # its frames hold the error and this request, a cycle
         return Event.REFUSED, None
     if isinstance(placed, SharedPlacement):
         assert isinstance(placed, RequestPlan)
         outbound.plan, flow.legs = placed, placed.sequence
-        return _PLACED, _attempt(services, outbound, placed.first, inbox)
+        return Event.PLACED, _attempt(services, outbound, placed.first, inbox)
     waits = isinstance(placed, Queued)
     if flow.state is not (RequestState.QUEUED if waits else RequestState.HELD):
         flow.since_s = services.time()
@@ -118,4 +115,4 @@ def attempt_beside(
 def send(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
     # A redial after a stale connection would send the transfer parameters twice.
     attempt.begin(fresh=attempt.depends)
-    outbound.client.deadline_s = outbound.flow.attempt_began(attempt)
+    outbound.arm()

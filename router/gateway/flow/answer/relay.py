@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.flow.deadlines import Trickle
@@ -37,14 +36,6 @@ class ResponseProgress(Enum):
     SPLICED = 2
     REFRAMED = 3
     ENDED = 4
-
-
-# Module constants, because looking up a member of an enum is slow.
-_NOTHING: Final = ResponseProgress.NOTHING
-_COMMENTS: Final = ResponseProgress.COMMENTS
-_SPLICED: Final = ResponseProgress.SPLICED
-_REFRAMED: Final = ResponseProgress.REFRAMED
-_ENDED: Final = ResponseProgress.ENDED
 
 
 _CHOICE_BYTES = 64
@@ -104,7 +95,7 @@ class Relay:
         self._batch = batch
         self.to_old_client = head.minor == 0
         self._chunks = not self.to_old_client
-        self.out = _NOTHING
+        self.out = ResponseProgress.NOTHING
         self.status = 0
         self.response_bytes = 0
         self.own_bytes = 0
@@ -138,14 +129,14 @@ class Relay:
 
         Nothing is written within an event of the worker.
         """
-        if self.out is _NOTHING:
+        if self.out is ResponseProgress.NOTHING:
             self.status = 200
             framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
             framing += b"connection: close\r\n" if close or not self._chunks else b""
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
             self._send_own(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
-            self.out = _COMMENTS
-        elif self.out is _COMMENTS:
+            self.out = ResponseProgress.COMMENTS
+        elif self.out is ResponseProgress.COMMENTS:
             self._send_own(self._framed(COMMENT))
         elif self._between_events():
             self._send_own(self._framed(QUIET))
@@ -156,9 +147,9 @@ class Relay:
         response = connection.response if connection is not None else None
         if connection is None or response is None or not response.events:
             return False
-        if self.out is _REFRAMED:
+        if self.out is ResponseProgress.REFRAMED:
             return not self._tail or self._tail.endswith(_EVENT_ENDS)
-        inserts = self.out is _SPLICED and response.chunked and connection.at_boundary
+        inserts = self.out is ResponseProgress.SPLICED and response.chunked and connection.at_boundary
         return inserts and b"".join(connection.pieces).endswith(_EVENT_ENDS)
 
     def open(self, response: ResponseHead, opening: bytes, head_lines: bytes, keep_alive: bool) -> None:
@@ -169,14 +160,14 @@ class Relay:
         elif self.connection is not None:
             self.events = _first_events(self.connection.pieces)
             self._frame_bytes = _frame_bytes(self.connection.pieces)
-        if self.out is _COMMENTS:
+        if self.out is ResponseProgress.COMMENTS:
             self._send_pieces()
-            self.out = _REFRAMED
+            self.out = ResponseProgress.REFRAMED
         else:
             self._open_with_head(response, opening, head_lines, keep_alive)
-        if self.out is not _REFRAMED:  # the end of a re-framed answer may follow in this iteration
+        if self.out is not ResponseProgress.REFRAMED:  # the end of a re-framed answer may follow in this iteration
             self._output.hasten()
-        if self.out is _REFRAMED and self.usage_frame is None:
+        if self.out is ResponseProgress.REFRAMED and self.usage_frame is None:
             self.read = self.reframe
         elif not response.events:
             self.read = self.splice if self.usage_frame is None else self.rewrite
@@ -202,10 +193,10 @@ class Relay:
         if reframed:
             self._send(head)
             self._send_pieces()
-            self.out = _REFRAMED
+            self.out = ResponseProgress.REFRAMED
         else:
             self._send(head + opening)
-            self.out = _SPLICED
+            self.out = ResponseProgress.SPLICED
 
     # from the first event on
 
@@ -289,9 +280,9 @@ class Relay:
 
     def end(self) -> bool:
         """End the response after a complete answer. Return False if the client's connection cannot be reused."""
-        if self.out is _SPLICED:
+        if self.out is ResponseProgress.SPLICED:
             assert self.connection is not None
-            self.out = _ENDED
+            self.out = ResponseProgress.ENDED
             return self.connection.exact_end
         if self.usage_frame is not None:
             self._send(self._framed(self.usage_frame.rest()))
@@ -311,11 +302,12 @@ class Relay:
 
         Return False if no event can be written and only closing the connection can show the error.
         """
-        if self.out is _ENDED:
+        if self.out is ResponseProgress.ENDED:
             return False
         connection = self.connection
         response = connection.response if connection is not None else None
-        if self.out is _COMMENTS or (self.out is _REFRAMED and response is not None and response.events):
+        reframed = self.out is ResponseProgress.REFRAMED and response is not None and response.events
+        if self.out is ResponseProgress.COMMENTS or reframed:
             self._send_own(self._framed(self._event_break() + error_event(kind, message, self._path)))
             return self._end_framed()
         if connection is None or response is None or not (response.events and response.chunked):
@@ -327,14 +319,14 @@ class Relay:
 
     def _event_break(self) -> bytes:
         """Return the bytes that end an unfinished event of the worker; empty if there is none."""
-        if self.out is _COMMENTS:
+        if self.out is ResponseProgress.COMMENTS:
             return b""
-        if self.out is _SPLICED:
+        if self.out is ResponseProgress.SPLICED:
             return b"" if self.connection is not None and self.connection.ends_event else b"\n\n"
         return b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
 
     def _end_framed(self) -> bool:
-        self.out = _ENDED
+        self.out = ResponseProgress.ENDED
         if self._chunks:
             self._send(LAST_CHUNK)
         return self._chunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Protocol
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
 from router.gateway.flow.answer.relay import Relay
@@ -33,11 +33,6 @@ BODY_S = 1.0
 """How long a body that is no stream is kept back until it is whole."""
 STALE_S = 0.01
 """If a pooled connection breaks within this time after a request was written, the worker had closed it before."""
-
-# Module constants, because looking up a member of an enum is slow.
-_OPEN: Final = AttemptEvent.OPEN
-_BEGUN: Final = AttemptState.OPEN
-_NO_FAULT: Final = AnswerFault.NONE
 
 
 class AttemptInbox(Protocol):
@@ -116,7 +111,7 @@ class Attempt:
 
     @property
     def unopened(self) -> bool:
-        return self.state < _BEGUN
+        return self.state < AttemptState.OPEN
 
     @property
     def switched(self) -> bool:
@@ -277,7 +272,7 @@ class Attempt:
             return
         assert connection is not None and response is not None
         event = opening.feed(self.state, data, connection, response)
-        if event is _OPEN:
+        if event is AttemptEvent.OPEN:
             self.refused = opening.refused
             if opening.refused and self.depends:
                 event = AttemptEvent.DOUBTED
@@ -293,7 +288,7 @@ class Attempt:
         """End a state that has lasted long enough. Errors that have arrived by then count."""
         try:
             if self.state is AttemptState.HELD:
-                self._take(_OPEN)
+                self._take(AttemptEvent.OPEN)
             elif isinstance(self._timer, LastLook):
                 self._take(AttemptEvent.ERROR_CUT)
             else:
@@ -311,8 +306,10 @@ class Attempt:
         """Return the fault of an answer as far as it has come, with the read `data`. Few reads are looked at."""
         end, response, connection = self._end, self.response, self.connection
         if end is None or response is None or connection is None or response.status != 200:
-            return _NO_FAULT
-        return end.judge(data, self._recent, response, complete=connection.complete, begun=self.state >= _BEGUN)
+            return AnswerFault.NONE
+        return end.judge(
+            data, self._recent, response, complete=connection.complete, begun=self.state >= AttemptState.OPEN
+        )
 
     def _recent(self) -> bytes:
         return self.content if self._relay is None else self._relay.recent()
@@ -320,7 +317,7 @@ class Attempt:
     def answer_broken(self, fault: AnswerFault) -> None:
         """Fail: the worker has aborted the request, or its stream has no end."""
         cut = AttemptEvent.INVALID if fault is AnswerFault.CUT else AttemptEvent.ABORTED
-        self._take(AttemptEvent.LOST if self.state is _BEGUN else cut, REASONS[fault])
+        self._take(AttemptEvent.LOST if self.state is AttemptState.OPEN else cut, REASONS[fault])
 
     def response_ended(self) -> None:
         response, state = self.response, self.state

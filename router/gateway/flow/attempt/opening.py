@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from router.gateway.flow.attempt.transitions import AttemptState
 from router.gateway.flow.outcomes import AttemptEvent
 from router.gateway.http.upstream.connection import UpstreamConnection
@@ -13,10 +11,6 @@ from router.requests.answers.sse import FirstEvent, StreamError
 # Comments and part of an event may come before the first real event. More bytes than this are no event stream.
 HELD_BYTES = 1_048_576
 
-
-# Module constants, because looking up a member of an enum is slow.
-_OPEN: Final = AttemptEvent.OPEN
-_INCOMPLETE: Final = AttemptEvent.INCOMPLETE
 WHOLE_ANSWER_BYTES = 65_536
 """A body that is no stream is kept until it is whole, up to this size."""
 
@@ -60,13 +54,13 @@ class Opening:
         """
         if state is AttemptState.ERROR_BODY:
             self._keep(data)
-            return AttemptEvent.ERROR_CUT if connection.raw_bytes > ERROR_BYTES else _INCOMPLETE
+            return AttemptEvent.ERROR_CUT if connection.raw_bytes > ERROR_BYTES else AttemptEvent.INCOMPLETE
         if self._limit_bytes:
             self.reason = "the prefill's answer is too long"
-            return AttemptEvent.INVALID if connection.raw_bytes > self._limit_bytes else _INCOMPLETE
+            return AttemptEvent.INVALID if connection.raw_bytes > self._limit_bytes else AttemptEvent.INCOMPLETE
         self._keep(data)
         if state is AttemptState.NOT_FOUND and connection.raw_bytes <= NOT_FOUND_BYTES:
-            return _INCOMPLETE  # it is judged when it is complete
+            return AttemptEvent.INCOMPLETE  # it is judged when it is complete
         return self._judge(connection, response)
 
     def _keep(self, data: bytes) -> None:
@@ -81,7 +75,7 @@ class Opening:
                 return self._incomplete()
             if self._judged and not connection.complete and self._bytes <= WHOLE_ANSWER_BYTES:
                 return AttemptEvent.PART
-            return _OPEN if pieces else _INCOMPLETE
+            return AttemptEvent.OPEN if pieces else AttemptEvent.INCOMPLETE
         first = self._first
         if first is None:
             first = self._first = FirstEvent()
@@ -91,23 +85,23 @@ class Opening:
             if isinstance(judged, StreamError):
                 return self._failed(judged)
             if judged:
-                return _OPEN
+                return AttemptEvent.OPEN
         verdict = self._incomplete()
-        if verdict is _INCOMPLETE and first.preamble:
-            return AttemptEvent.PREAMBLE if self._judged else _OPEN
+        if verdict is AttemptEvent.INCOMPLETE and first.preamble:
+            return AttemptEvent.PREAMBLE if self._judged else AttemptEvent.OPEN
         return verdict
 
     def _failed(self, error: StreamError) -> AttemptEvent:
         if 400 <= error.status < 500:
             self.refused = error.status  # the request is wrong, so no other worker would do better
-            return _OPEN
+            return AttemptEvent.OPEN
         # Without the worker's message: it may repeat the prompt, and reasons are logged and kept.
         self.reason = f"error as first event, status {error.status or 'not given'}"
         return AttemptEvent.REFUSED if error.status == 503 else AttemptEvent.ERROR_EVENT
 
     def _incomplete(self) -> AttemptEvent:
         if self._bytes <= HELD_BYTES:
-            return _INCOMPLETE
+            return AttemptEvent.INCOMPLETE
         self.reason = "no event among too many bytes"
         return AttemptEvent.INVALID
 
