@@ -201,10 +201,8 @@ class Assembly:
         self.requests.no_worker.changed()
 
     def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
-        """Use other tenants, and other limits of tenants and keys. Open connections look up their callers again."""
+        """Use other tenants, and other limits of tenants and keys."""
         self.callers.adopt(tenants, limits)
-        if self.keys is not None:
-            self.keys.generation += 1
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the tickets, and close the connections to workers."""

@@ -60,10 +60,6 @@ class ClientConnection(asyncio.Protocol):
         self.output = ClientOutput(services.outbox)
         self._next_due = False
         """One more pipelined request is served in the next iteration of the loop: one read may carry thousands."""
-        self._known: tuple[dict[bytes, bytes], int] | None = None
-        """The fields of the last head with a valid key, and the generation of the keys at that time."""
-        self._routed: dict[bytes, bytes] | None = None
-        """The fields of the head that `_route` belongs to."""
 
     # asyncio
 
@@ -224,8 +220,6 @@ class ClientConnection(asyncio.Protocol):
     def _head_read(self, head: RequestHead) -> None:
         """Check key and path before the body is read, and answer `Expect: 100-continue`.
 
-        A head that repeats the last one has the same `fields`, so that its key need not be looked up again.
-
         Raises:
             RequestError: the request is refused.
         """
@@ -234,19 +228,10 @@ class ClientConnection(asyncio.Protocol):
             raise RequestError(ErrorKind.LOOP_DETECTED, _LOOP)
         keys = self._services.keys
         if keys is not None:
-            known, name = self._known, self.caller.name
-            if known is not None and known[0] is head.fields and known[1] == keys.generation and name is not None:
-                self._services.metrics.requests_by_key.add(1.0, (name,))
-            else:
-                name = self._services.local.let_in(head, keys)
-                callers = self._services.callers
-                self.caller = callers.of(name) if name is not None else callers.anybody
-                self._known = (head.fields, keys.generation) if name is not None else None
+            name, callers = self._services.local.let_in(head, keys), self._services.callers
+            self.caller = callers.of(name) if name is not None else callers.anybody
             self._framer.charge(self.caller.account)
-        if head.fields is not self._routed:  # a head that repeats the last one has the same path and method, too
-            self._routed = None
-            self._route = self._services.local.route(head)
-            self._routed = head.fields
+        self._route = self._services.local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.output.write(CONTINUE)
 

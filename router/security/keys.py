@@ -136,9 +136,6 @@ class ApiKeys:
         self._given = tuple(map(parse_entry, config.api_keys))
         self._file = config.api_keys_file
         self._entries = self._read()
-        self.generation = 0
-        """Grows with each `load`, and with a change of tenants or limits. As long as it stays the same, a key that was
-        valid is valid and belongs to the same caller."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -151,7 +148,6 @@ class ApiKeys:
             UnusableFileError: it cannot be used; the keys stay as they were.
         """
         self._entries = self._read()
-        self.generation += 1
 
     def _read(self) -> dict[bytes, tuple[KeyEntry, ...]]:
         return _by_start([*self._given, *(parse_file(self._file) if self._file is not None else ())])
