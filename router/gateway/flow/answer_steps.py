@@ -88,7 +88,7 @@ def finish_leg(services: GatewayServices, outbound: OutboundRequest, attempt: At
 
 
 def fail(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
-    attempt.let_go(reusable=False)
+    attempt.release(reusable=False)
     services.edges.fail(attempt, services.time())
 
 
@@ -99,7 +99,7 @@ def cancel(services: GatewayServices, outbound: OutboundRequest, _: object) -> N
 def complete(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:
     relay = outbound.relay
     outbound.keeps_open = relay.end_as_event() if relay.out is ResponseProgress.COMMENTS else relay.end()
-    attempt.let_go(reusable=True)
+    attempt.release(reusable=True)
 
 
 def pass_error(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> None:

@@ -107,7 +107,7 @@ class AttemptEdges:
 
     def cancel(self, attempt: Attempt, now_s: float) -> None:
         """Abort an attempt and release it. A tunnel counts as finished, because its client was served."""
-        attempt.let_go(reusable=False)
+        attempt.release(reusable=False)
         if attempt.switched:
             self.tickets.finished(attempt.ticket, Usage(), now_s)
         else:

@@ -60,7 +60,7 @@ def _declined(services: GatewayServices, outbound: OutboundRequest, outcome: Out
         or attempt.depends
         or services.edges.should_discard(outbound, attempt, services.time(), commented=flow.commented)
     ):
-        attempt.let_go(reusable=True)
+        attempt.release(reusable=True)
         return Event.FAILED, attempt
     return Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt
 

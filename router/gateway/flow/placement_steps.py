@@ -45,7 +45,7 @@ def retry(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt
 
 
 def next_leg(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt) -> Placement:
-    attempt.let_go(reusable=True)
+    attempt.release(reusable=True)
     ticket = None if outbound.plan is None else outbound.plan.next_leg(services.time())
     return place(services, outbound) if ticket is None else ticket
 

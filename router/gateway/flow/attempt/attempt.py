@@ -159,7 +159,7 @@ class Attempt:
             self._timer = None
         self.state = to
         if release is not Release.KEEP:
-            self._release(reusable=release is Release.REUSE)
+            self._free(reusable=release is Release.REUSE)
         if point is not None:
             why = reason or f"HTTP {self.response.status if self.response is not None else 0}"
             self.failure = Failure(point, why, retry_after_s, event)
@@ -371,12 +371,12 @@ class Attempt:
         if self.connection is not None:
             self.connection.set_reading(not paused)
 
-    def let_go(self, *, reusable: bool) -> None:
+    def release(self, *, reusable: bool) -> None:
         """Stop dialling, or release the connection. A connection that is not `reusable` is closed."""
         self._take(AttemptEvent.RELEASED)
-        self._release(reusable=reusable)
+        self._free(reusable=reusable)
 
-    def _release(self, *, reusable: bool) -> None:
+    def _free(self, *, reusable: bool) -> None:
         dial, self._dial = self._dial, None
         if dial is not None:
             dial.cancel()

@@ -76,7 +76,7 @@ class ConcurrentPrefill:
         self._stop_waiting()
         if not finish or not self._handover.needed_to_free:
             self._disarm()
-            self._attempt.let_go(reusable=False)
+            self._attempt.release(reusable=False)
             self._parts.tickets.cancelled(self._attempt.ticket, self._parts.time())
 
     # the decode's answer
@@ -117,12 +117,12 @@ class ConcurrentPrefill:
         now_s = self._parts.time()
         usage = self._handover.prefilled(attempt.content, attempt.status, now_s)
         self._handover.finish_prefill(attempt, usage, now_s)
-        attempt.let_go(reusable=True)
+        attempt.release(reusable=True)
         self._end("the prefill handed nothing over" if self._handover.nothing_handed_over else None)
 
     def _failed(self, attempt: PlannedAttempt) -> None:
         self._disarm()
-        attempt.let_go(reusable=True)
+        attempt.release(reusable=True)
         failure = attempt.failure
         assert failure is not None
         now_s = self._parts.time()
