@@ -14,14 +14,14 @@ from typing import Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow import answer_steps, attempt_outcomes, placement_steps
+from router.gateway.flow import answer_steps, attempt_outcomes
 from router.gateway.flow.answer.relay import Relay
 from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.identification import Unidentified, identify, identify_now
 from router.gateway.flow.outbound import OutboundRequest, RequestClient
 from router.gateway.flow.outcomes import Outcome
-from router.gateway.flow.placement_steps import event_of
+from router.gateway.flow.placement_steps import BESIDE, attempt_in, event_of
 from router.gateway.flow.plan import RequestPlan
 from router.gateway.flow.services import Follows, GatewayServices
 from router.gateway.flow.steps import STEPS
@@ -204,7 +204,7 @@ class RequestDriver:
     # attempts
 
     def attempt_beside(self, ticket: Ticket, inbox: AttemptInbox) -> Attempt:
-        return placement_steps.attempt_beside(self._services, self._outbound, ticket, inbox)
+        return attempt_in(BESIDE, self._services, self._outbound, ticket, inbox)
 
     def post(self, outcome: Outcome, attempt: Attempt) -> None:
         """Take what an attempt of this request tells it."""

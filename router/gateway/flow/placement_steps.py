@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import Final
 
 from router.errors import RequestError
 from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.plan import After, RequestPlan
+from router.gateway.flow.plan import After, PlannedLeg, RequestPlan
 from router.gateway.flow.services import GatewayServices
 from router.gateway.flow.transitions import Event, RequestState
 from router.placement.tickets import Held, Queued, Ticket
 from router.requests.placing import Placement, SharedPlacement, Waited
 
+_ALONE: Final = PlannedLeg("", collects=False, limit_s=math.inf)
+BESIDE: Final = PlannedLeg("prefill", collects=True, limit_s=math.inf)
 _WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.HOLD}
 
 
@@ -88,27 +91,21 @@ def event_of(
 
 
 def _attempt(services: GatewayServices, outbound: OutboundRequest, ticket: Ticket, inbox: AttemptInbox) -> Attempt:
-    outbound.ticket, name = ticket, ""
-    commented, paused, plan = outbound.flow.commented, not outbound.client.writable, outbound.plan
-    if plan is None:
-        attempt = Attempt(services.pools, outbound, ticket, inbox, commented=commented, paused=paused)
-    else:
-        name, collects, limit_s = plan.leg(ticket, services.time())
-        attempt = Attempt(
-            services.pools, outbound, ticket, inbox,
-            commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
-        )  # fmt: skip
+    outbound.ticket, plan = ticket, outbound.plan
+    leg = _ALONE if plan is None else plan.leg(ticket, services.time())
+    return attempt_in(leg, services, outbound, ticket, inbox)
+
+
+def attempt_in(
+    leg: PlannedLeg, services: GatewayServices, outbound: OutboundRequest, ticket: Ticket, inbox: AttemptInbox
+) -> Attempt:
+    name, collects, limit_s = leg
+    commented, paused = outbound.flow.commented, not collects and not outbound.client.writable
+    attempt = Attempt(
+        services.pools, outbound, ticket, inbox, commented=commented, paused=paused, collects=collects, limit_s=limit_s
+    )
     for layer in outbound.layers:
         layer.attempted(attempt, services.time(), name)
-    return attempt
-
-
-def attempt_beside(
-    services: GatewayServices, outbound: OutboundRequest, ticket: Ticket, inbox: AttemptInbox
-) -> Attempt:
-    attempt = Attempt(services.pools, outbound, ticket, inbox, commented=False, paused=False, collects=True)
-    for layer in outbound.layers:
-        layer.attempted(attempt, services.time(), "prefill")
     return attempt
 
 
