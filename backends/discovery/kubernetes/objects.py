@@ -8,6 +8,7 @@ from typing import Any
 from backends.discovery.fields import PREFIX, described, port_of
 from backends.discovery.kubernetes.api import Json
 from backends.discovery.kubernetes.reflector import key_of
+from backends.discovery.llmd_endpoints import ROLE_LABEL, role_of
 from backends.discovery.registration import Registration
 from backends.worker import parse_endpoint
 
@@ -90,15 +91,21 @@ def pool_of(item: Json) -> tuple[dict[str, str], tuple[int, ...]]:
 
 
 def fields_of(item: Json) -> dict[str, str]:
-    """Return the fields that an object's labels and annotations carry. Annotations come before labels."""
+    """Return the fields that an object's labels and annotations carry. Annotations come before labels.
+
+    The label with llm-d's role keeps its name.
+    """
     metadata = _object(item.get("metadata"))
     found = {**_texts(metadata.get("labels")), **_texts(metadata.get("annotations"))}
-    return {name.removeprefix(PREFIX): text for name, text in found.items() if name.startswith(PREFIX)}
+    return {
+        name.removeprefix(PREFIX): text for name, text in found.items() if name.startswith(PREFIX) or name == ROLE_LABEL
+    }
 
 
 def _worker(place: str, address: str, port: int, fields: Mapping[str, str]) -> Found:
     try:
-        worker = described(address, port, fields)
+        role = None if "role" in fields else role_of(fields)
+        worker = described(address, port, fields if role is None else {**fields, "role": role})
         parse_endpoint(worker.url)
     except ValueError as error:
         yield f"{place}: {error}"

@@ -40,6 +40,14 @@ def test_labels_serve_as_annotations_do_and_annotations_come_first():
     assert one(pod_workers(item, None)).role == "prefill"
 
 
+def test_llmds_role_counts_without_an_own_one():
+    item = pod("a", "10.0.0.1", labels={"llm-d.ai/role": "both"})
+    assert one(pod_workers(item, None)) == Registration(url="http://10.0.0.1:8000", name="a", role="mixed")
+    assert one(pool_workers(item, [8001])).role == "mixed"
+    item["metadata"]["annotations"]["warmroute.io/role"] = "decode"
+    assert one(pod_workers(item, None)).role == "decode"
+
+
 @pytest.mark.parametrize(
     ("ports", "wanted", "annotations", "port"),
     [
@@ -65,6 +73,7 @@ def test_a_pod_that_is_not_ready_or_about_to_end_is_no_worker(how):
     [
         (pod("a", "10.0.0.1"), "api", "pod a: no container has a port 'api'"),
         (pod("a", "10.0.0.1", annotations={"warmroute.io/weight": "x"}), None, "pod a: weight is 'x'"),
+        (pod("a", "10.0.0.1", labels={"llm-d.ai/role": "encode"}), None, "pod a: the label llm-d.ai/role is 'encode'"),
         (pod("a", "10.0.0.1", annotations={"warmroute.io/port": "0"}), None, "pod a: the port is 0"),
         (pod("a", "10.0.0.1", annotations={"warmroute.io/scheme": "ftp"}), None, "pod a: 'ftp://10.0.0.1:8000'"),
     ],
