@@ -6,9 +6,6 @@ import argparse
 from pathlib import Path
 
 from router.config.problems import ConfigError, Problem
-from router.picker.translate.page import page_of
-from router.picker.translate.picker_config import read_picker_config
-from router.picker.translate.translate import translate
 
 _FLAG = "--translate"
 _MOST_BYTES = 1 << 20
@@ -29,6 +26,11 @@ def print_translation(file: Path) -> int:
     Raises:
         ConfigError: the file cannot be read, or has a mistake.
     """
+    # late: other commands need no rules
+    from router.picker.translate.page import page_of
+    from router.picker.translate.picker_config import read_picker_config
+    from router.picker.translate.translate import translate
+
     print(page_of(translate(read_picker_config(_text(file), str(file))), str(file)), end="")
     return 0
 
