@@ -14,6 +14,7 @@ from router.cli.options import (
     read_usable_settings,
     settings_file,
 )
+from router.cli.translate import add_translate, print_translation
 from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
@@ -48,6 +49,7 @@ def register(commands: Commands) -> None:
     )
     add_settings(parser)
     add_flags(parser)
+    add_translate(parser)
     parser.set_defaults(run=run)
 
 
@@ -59,6 +61,8 @@ def _installed(name: str) -> bool:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.translate is not None:
+        return print_translation(arguments.translate)
     if not all(map(_installed, _NEEDS)):
         say(_MISSING)
         return 1

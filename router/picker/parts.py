@@ -96,8 +96,6 @@ class PickerParts:
 
     def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
         self.callers.adopt(tenants, limits)
-        if self.keys is not None:
-            self.keys.generation += 1
 
     def close(self) -> None:
         self.predicted_ends.close()
