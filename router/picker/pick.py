@@ -16,6 +16,7 @@ import msgspec
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
+from router.picker.intake import identify, identify_by_headers
 from router.picker.pairs import MovedCache
 from router.picker.parts import PickerParts
 from router.placement.fleet.endpoints import FleetEndpoint
@@ -25,15 +26,6 @@ from router.requests.incoming import IncomingRequest
 from router.requests.layer import RequestEnd
 from router.requests.placing import Placement, SharedPlacement, Waited
 from router.security.callers import TenantUsage
-from router.tokenization.body.parsed_body import ParsedBody, unread_body
-
-_MODEL_HEADER = b"x-gateway-model-name"
-"""GAIE's body-based router names the model in it."""
-_LATE = "the request was not read in time; try again later"
-_UNSALTED = (
-    "This caller's cache is isolated by a salt in the body, and the gateway sends the endpoint picker no body; use "
-    "request_body_mode FULL_DUPLEX_STREAMED or BUFFERED."
-)
 
 
 class Sees(IntEnum):
@@ -128,9 +120,9 @@ class Pick:
         incoming.layers = parts.features.layers(incoming)
         self._tell_layers(lambda layer: layer.started(parts.time()))
         if by_headers:
-            self._place_by_headers()
+            identify_by_headers(parts, incoming)
         else:
-            await self._identify()
+            await identify(parts, incoming, self._until_s)
         self._tell_layers(lambda layer: layer.identified(parts.time()))
         if self._sees is not Sees.TOKENS:
             assert incoming.request is not None
@@ -142,37 +134,6 @@ class Pick:
         for layer in self.incoming.layers:
             if (refusal := event(layer)) is not None:
                 raise refusal
-
-    async def _identify(self) -> None:
-        """Read the body and identify its prompt, as far as there is time."""
-        identifier, incoming = self._parts.identifier, self.incoming
-        parsed: ParsedBody | None = None
-        try:
-            async with asyncio.timeout_at(self._until_s):
-                parsed = identifier.read_now(incoming) or await identifier.read(incoming)
-                pending = identifier.identify_now(incoming, parsed)
-                if pending is not None:
-                    await identifier.identify(incoming, parsed, pending)
-        except TimeoutError:
-            if parsed is None:
-                raise RequestError(ErrorKind.TOO_MANY_REQUESTS, _LATE) from None
-            identifier.place_by_load(incoming, parsed)
-        except RequestError as error:
-            if not incoming.route.extra or error.kind is not ErrorKind.INVALID_JSON:
-                raise
-            identifier.place_by_load(incoming, unread_body())
-
-    def _place_by_headers(self) -> None:
-        """Set the request without its body, which the picker does not get.
-
-        Raises:
-            RequestError: the caller's cache is isolated, which needs the body.
-        """
-        incoming = self.incoming
-        if incoming.caller.salts is not None and incoming.route.salted:
-            raise RequestError(ErrorKind.NOT_IMPLEMENTED, _UNSALTED)
-        named = incoming.head.fields.get(_MODEL_HEADER)
-        self._parts.identifier.place_by_load(incoming, unread_body(None if named is None else named.decode("latin-1")))
 
     async def _place(self) -> None:
         loop, self._since_s = self._parts.loop, self._parts.time()

@@ -21,7 +21,7 @@ from router.picker.credentials import credentials_of
 from router.picker.health import HealthService
 from router.picker.parts import PickerParts
 from router.picker.protocol.names import PROCESS
-from router.picker.stream import PickStream
+from router.picker.stream import GatewayLeft, PickStream
 from router.placement.fleet.query_of_death import Deaths
 from router.requests.front import FrontContext, ListenError
 from router.requests.pins import SharedPins
@@ -46,6 +46,25 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self._by_method.get(details.method)
+
+
+class GrpcWire:
+    """Satisfies `router.picker.stream.Wire`."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def read(self) -> bytes | None:
+        message = await self._context.read()
+        return message if isinstance(message, bytes) else None
+
+    async def write(self, message: bytes) -> None:
+        try:
+            await self._context.write(message)
+        except Exception as error:  # what gRPC raises for a stream that has ended has no public name
+            raise GatewayLeft from error
 
 
 class PickerServer:
@@ -131,7 +150,7 @@ class PickerServer:
 
     async def _process(self, _: object, context: Any) -> None:
         assert self._parts is not None, "it was started"
-        stream = PickStream(self._parts, context)
+        stream = PickStream(self._parts, GrpcWire(context))
         self._streams.add(stream)
         try:
             await stream.serve()

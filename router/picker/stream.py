@@ -13,34 +13,39 @@ from router.errors import ErrorKind, RequestError
 from router.picker.answers import PASS_HEADERS, passed, pick_answers, refusal
 from router.picker.changes import changes_of
 from router.picker.collected_request import UNSAID_S, CollectedRequest, Need
+from router.picker.held_body import HeldBody
+from router.picker.intake import admitted, incoming_of
 from router.picker.learning import AnswerReader
 from router.picker.parts import PickerParts
 from router.picker.pick import Pick, Sees
 from router.picker.protocol.ext_proc_pb2 import ProcessingMode, ProcessingRequest
-from router.requests.incoming import IncomingRequest
-from router.requests.routes import ModelSource, Route, forbidden
 from router.security.callers import Caller
-from router.security.keys import let_in
 
 log = logging.getLogger("warmroute.picker")
 
-_PASSED_ON = Route("unknown", ("GET", "POST"), ModelSource.JSON, extra=True)
-"""Any path that no worker's API is known to have. Such requests are picked for, too."""
 _BODIES = (ProcessingMode.STREAMED, ProcessingMode.FULL_DUPLEX_STREAMED)
 _OF_REQUEST = ("request_body", "request_trailers")
 _PICKED, _CANCELLED = "picked", "cancelled"
 _DRAIN_QUIET_S = 1.0
 """How long a body that passes may pause before a stream that drains ends between two chunks."""
-_ENCODED = "the endpoint picker decodes no Content-Encoding; send the body without one"
+
+
+class GatewayLeft(Exception):
+    """The gateway has ended the stream, so that nobody reads an answer."""
 
 
 class Wire(Protocol):
-    """The two calls of `grpc.aio.ServicerContext` that a stream needs."""
+    """A stream of messages."""
 
-    def read(self) -> Awaitable[object]:
-        """Return the next message, or `grpc.aio.EOF`."""
+    def read(self) -> Awaitable[bytes | None]:
+        """Return the next message; None at the end of the gateway's side."""
 
-    def write(self, message: bytes) -> Awaitable[None]: ...
+    def write(self, message: bytes) -> Awaitable[None]:
+        """Send an answer.
+
+        Raises:
+            GatewayLeft: it cannot be sent.
+        """
 
 
 class PickStream:
@@ -51,11 +56,11 @@ class PickStream:
         self._wire = wire
         self._task: asyncio.Task[object] | None = None
         self._caller: Caller | None = None
-        self._body_bytes = 0
-        """Bytes that are counted in the limits of bodies."""
+        self._body: HeldBody | None = None
         self._pick: Pick | None = None
         self._request_id = b""
-        self._learning = False
+        self._waiting = False
+        """Nothing but a message about the answer is awaited."""
         self._body_passes = False
         self._draining = False
 
@@ -63,22 +68,28 @@ class PickStream:
         self._task = asyncio.current_task()
         try:
             await self._serve()
+        except GatewayLeft:
+            pass
         except asyncio.CancelledError:
             if not (self._draining and self._task is not None and self._task.uncancel() == 0):
                 raise
         finally:
-            self._give_back_body()
+            if self._body is not None:
+                self._body.give_back()
             if self._pick is not None:
                 self._pick.cancel()
 
     def drain(self) -> None:
         """End the stream as soon as nothing is lost by it: at once while an answer is awaited, else between chunks."""
         self._draining = True
-        if not self._learning or self._task is None:
-            return
         if self._body_passes:
-            asyncio.get_running_loop().call_later(_DRAIN_QUIET_S, self._task.cancel)
+            self._parts.loop.call_later(_DRAIN_QUIET_S, self._stop_waiting)
         else:
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """End the stream if it waits for a message; else it ends once it has answered the present one."""
+        if self._waiting and self._task is not None:
             self._task.cancel()
 
     def _drains(self) -> bool:
@@ -99,7 +110,7 @@ class PickStream:
     async def _read(self) -> ProcessingRequest | None:
         """Return the next message; None at the end of the gateway's side."""
         raw = await self._wire.read()
-        return ProcessingRequest.FromString(raw) if isinstance(raw, bytes) else None
+        return None if raw is None else ProcessingRequest.FromString(raw)
 
     async def _pass(self, message: ProcessingRequest | None) -> None:
         """Let messages pass of a request that this picker has not seen."""
@@ -115,32 +126,18 @@ class PickStream:
         collected = CollectedRequest(first)
         self._request_id = self._parts.request_ids.of(collected.head)
         try:
-            self._caller = self._admitted(collected)
+            self._caller = admitted(self._parts, collected.head)
+            self._body = HeldBody(self._parts.bodies, self._caller.account)
             message = await self._collect(collected)
             if self._pick is not None:
                 await self._follow(collected, self._pick, message)
         except RequestError as error:
             await self._refuse(error, collected)
-        except DecodeError:
+        except (DecodeError, GatewayLeft):
             raise
         except Exception:
             log.exception("a pick failed", extra={"request_id": self._request_id.decode("latin-1")})
             await self._refuse(RequestError(ErrorKind.INTERNAL, "internal error"), collected)
-
-    def _admitted(self, collected: CollectedRequest) -> Caller:
-        """Return the caller.
-
-        Raises:
-            RequestError: the key is missing or wrong, or the path would change a worker.
-        """
-        parts, head = self._parts, collected.head
-        name = None
-        if parts.keys is not None:
-            name = let_in(parts.keys, head.fields)
-            parts.metrics.requests_by_key.add(1.0, (name,))
-        if forbidden(head.path):
-            raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
-        return parts.callers.of(name) if name is not None else parts.callers.anybody
 
     async def _collect(self, collected: CollectedRequest) -> ProcessingRequest | None:
         """Read until the pick is due, and answer it. Return a message that came after the request, if one was read."""
@@ -173,33 +170,10 @@ class PickStream:
             reading.cancel()
 
     def _take(self, collected: CollectedRequest, message: ProcessingRequest) -> Need:
-        before_bytes = collected.body_bytes
         need = collected.take(message)
-        if taken := collected.body_bytes - before_bytes:
-            self._charge(taken, collected.body_bytes)
+        assert self._body is not None, "the caller is known"
+        self._body.grow_to(collected.body_bytes)
         return need
-
-    def _charge(self, size_bytes: int, body_bytes: int) -> None:
-        """Count bytes of the body.
-
-        Raises:
-            RequestError: they do not fit.
-        """
-        account = None if self._caller is None else self._caller.account
-        if body_bytes > self._parts.bodies.max_body_bytes:
-            self._parts.bodies.check(body_bytes)
-        if account is not None:
-            account.check(size_bytes, body_bytes - size_bytes)
-        self._parts.bodies.take(size_bytes, body_bytes)
-        self._body_bytes += size_bytes
-        if account is not None:
-            account.body_bytes += size_bytes
-
-    def _give_back_body(self) -> None:
-        size_bytes, self._body_bytes = self._body_bytes, 0
-        self._parts.bodies.give_back(size_bytes)
-        if self._caller is not None and self._caller.account is not None:
-            self._caller.account.body_bytes -= size_bytes
 
     async def _answer(self, collected: CollectedRequest) -> None:
         """Pick, and write the answer. A pick by the headers alone, before a body, is replaced."""
@@ -208,34 +182,22 @@ class PickStream:
         if earlier is not None:
             earlier.cancel()
         until_s = parts.time() + parts.settings.pick_s
-        pick = self._pick = Pick(parts, self._incoming(collected), until_s, self._sees(collected))
+        assert self._caller is not None and self._body is not None, "it was admitted"
+        incoming = incoming_of(parts, collected, self._caller, self._request_id)
+        pick = self._pick = Pick(parts, incoming, until_s, self._sees(collected))
         body = pick.incoming.body
         try:
             await pick.find(by_headers=collected.by_headers)
             answer = changes_of(parts, pick, collected.head, body)
             for message in pick_answers(collected, answer):
                 await self._wire.write(message)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GatewayLeft):
             parts.picks.add(1.0, (_CANCELLED,))
             raise
         parts.picks.add(1.0, (_PICKED,))
-        self._give_back_body()
+        self._body.give_back()
         collected.release_body()
         pick.incoming.body = b""
-
-    def _incoming(self, collected: CollectedRequest) -> IncomingRequest:
-        head, parts = collected.head, self._parts
-        route = parts.identifier.paths.find(head.path)
-        if route is None or head.method not in route.methods:
-            route = _PASSED_ON
-        elif head.fields.get(b"content-encoding", b"identity").lower() != b"identity" and not collected.by_headers:
-            raise RequestError(ErrorKind.UNSUPPORTED_CONTENT_ENCODING, _ENCODED)
-        assert self._caller is not None, "it was admitted"
-        incoming = IncomingRequest(head, collected.body, route, self._request_id, self._caller, parts.time())
-        incoming.within = collected.subset
-        if collected.by_headers:
-            incoming.size_bytes = head.content_length
-        return incoming
 
     def _sees(self, collected: CollectedRequest) -> Sees:
         learn = self._parts.settings.learn
@@ -262,7 +224,7 @@ class PickStream:
             return
         if sees is Sees.END:
             pick.expect_prefill()
-        reader, self._learning = AnswerReader(pick, parts.tickets, parts.identifier.pins), True
+        reader = AnswerReader(pick, parts.tickets, parts.identifier.pins)
         try:
             async with asyncio.timeout(parts.config.timeouts.total_s):
                 await self._read_answer(collected, reader, message)
@@ -282,7 +244,7 @@ class PickStream:
     async def _read_answer(
         self, collected: CollectedRequest, reader: AnswerReader, message: ProcessingRequest | None
     ) -> None:
-        while (message := message or await self._read()) is not None:
+        while (message := message or await self._await_answer()) is not None:
             reader.take(message, self._parts.time())
             answer = passed(message, collected.body_mode, collected.response_mode)
             if answer is not None:
@@ -291,3 +253,10 @@ class PickStream:
             if self._drains():
                 return
             message = None
+
+    async def _await_answer(self) -> ProcessingRequest | None:
+        self._waiting = True
+        try:
+            return await self._read()
+        finally:
+            self._waiting = False

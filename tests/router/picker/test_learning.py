@@ -7,6 +7,7 @@ import time
 import grpc
 import pytest
 
+from router.config.model import WorkerConfig
 from tests.support.gateway_stream import (
     BUFFERED,
     DUPLEX,
@@ -185,8 +186,41 @@ async def test_a_cancelled_stream_leaves_nothing_behind(phase, learn):
         stream.call.cancel()
         await rig.empties()
         now = rig.picker.statistics()
-        assert (now["queued"], now["held"], now["active"]) == (0, 0, 0)
-        await eventually(lambda: not rig.picker.statistics()["streams"])
+        assert (now["queued"], now["held"], now["streams"]) == (0, 0, 0)
+        await eventually(lambda: not rig.picker.statistics()["exchanges"])
+
+
+@pytest.mark.parametrize("learn", ["none", "all"])
+async def test_a_gateway_that_leaves_during_the_echo_leaves_nothing_behind(learn, caplog):
+    async with picker_rig(ONE, picker={"learn": learn}) as rig:
+        stream = await rig.stream().send(request_headers(mode=BUFFERED))
+        await stream.next()
+        await stream.send(body(chat()))
+        stream.call.cancel()
+        stream = await rig.stream().send(request_headers(), body(chat("x" * 5_000_000)))
+        assert picked(await stream.next())
+        stream.call.cancel()
+        await rig.empties()
+        await eventually(lambda: not rig.picker.statistics()["exchanges"])
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_prefill_on_another_worker_ends_with_the_first_token():
+    workers = (
+        WorkerConfig(url="http://10.0.0.1:8000", role="prefill"),
+        WorkerConfig(url="http://10.0.0.2:8000", role="decode"),
+    )
+    settings = {"auth": {"allow": ["transfer_params"]}, "handover": {"connector": "nixl_pull"}}
+    async with picker_rig(workers, picker={"learn": "all"}, **settings) as rig:
+        named = [("x-prefiller-host-port", "10.0.0.1:8000")]
+        stream, pick = await picked_stream(rig, headers=named, response_mode=DUPLEX)
+        assert rig.load == {"10.0.0.1:8000": 1, "10.0.0.2:8000": 1}
+        await stream.send(response_headers(headers=SSE), response_body(TOKENS[0]))
+        await stream.next()
+        await stream.next()
+        assert rig.load == {pick: 1}
+        await stream.send(response_body(b"data: [DONE]\n\n", ends=True))
+        await rig.empties()
 
 
 def hold_everything(rig):

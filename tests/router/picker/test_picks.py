@@ -284,10 +284,11 @@ async def test_a_trusted_caller_names_the_prefill_worker_and_gets_a_decode_worke
     sent = [("x-prefiller-host-port", "10.0.0.1:8000")]
     auth = {"allow": ["transfer_params"]}
     async with picker_rig(PAIR, auth=auth, handover={"connector": "nixl_pull"}) as rig:
-        head, *_ = await rig.ask(request_headers(headers=sent), body(chat("long " * 2_000)))
+        head, *_ = await rig.ask(request_headers(headers=sent), body(chat("long " * 2_000, max_tokens=1)))
         assert picked(head) == "10.0.0.2:8000"
         assert set_headers(head)["x-prefiller-host-port"] == "10.0.0.1:8000"
         assert rig.load == {"10.0.0.1:8000": 1, "10.0.0.2:8000": 1}
+        await rig.empties()
     async with picker_rig(PAIR, handover={"connector": "nixl_pull"}) as rig:
         head, *_ = await rig.ask(request_headers(headers=sent), body(chat("Hi")))
         assert picked(head) == "10.0.0.2:8000"

@@ -74,9 +74,10 @@ async def test_a_port_for_health_alone_answers_nothing_else(unused_tcp_port):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{unused_tcp_port}") as channel:
             assert await status(channel, "readiness") == SERVING
             rig.channel = channel
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await rig.pick()
-        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            stream = rig.stream()
+            with pytest.raises(grpc.aio.AioRpcError):
+                await (await stream.send(request_headers())).next()
+            assert await stream.call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 # TLS
