@@ -70,14 +70,16 @@ async def test_a_watch_reports_each_change():
 
 
 async def test_a_port_for_health_alone_answers_nothing_else(unused_tcp_port):
-    async with picker_rig(picker={"health_port": unused_tcp_port}, secure=True) as rig:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{unused_tcp_port}") as channel:
-            assert await status(channel, "readiness") == SERVING
-            rig.channel = channel
-            stream = rig.stream()
-            with pytest.raises(grpc.aio.AioRpcError):
-                await (await stream.send(request_headers())).next()
-            assert await stream.call.code() is grpc.StatusCode.UNIMPLEMENTED
+    async with (
+        picker_rig(picker={"health_port": unused_tcp_port}, secure=True) as rig,
+        grpc.aio.insecure_channel(f"127.0.0.1:{unused_tcp_port}") as channel,
+    ):
+        assert await status(channel, "readiness") == SERVING
+        rig.channel = channel
+        stream = rig.stream()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await (await stream.send(request_headers())).next()
+        assert await stream.call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 # TLS
