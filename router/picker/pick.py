@@ -233,14 +233,14 @@ class Pick:
             self.moved.cancel()
 
     def expect_prefill(self) -> None:
-        """Release the prefill of a handover by prediction, because nobody sees its end."""
-        moved, prefill, ends = (
-            self.moved,
-            None if self.ticket is None else self.ticket.prefill,
-            self._parts.predicted_ends,
-        )
-        if moved is not None and prefill is not None and not prefill.ended:
-            ends.keep(moved, prefill.candidate, ends.prefill_s(prefill))
+        """End the prefill by prediction, because nobody sees its end."""
+        parts, ticket = self._parts, self.ticket
+        if ticket is None or ticket.ended:
+            return
+        prefill, ends = ticket.prefill, parts.predicted_ends
+        if self.moved is not None and prefill is not None and not prefill.ended:
+            ends.keep(self.moved, prefill.candidate, ends.prefill_s(prefill))
+        parts.loop.call_later(ends.prefill_s(ticket), lambda: parts.tickets.prefill_expected(ticket, parts.time()))
 
     def expect_end(self) -> None:
         """Release the request by prediction: its answer passes elsewhere from now on."""

@@ -186,6 +186,15 @@ class Tickets:
         self._counts["cancelled"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
+    def prefill_expected(self, ticket: Ticket, now_s: float) -> None:
+        """End the prefill of an answer that passes elsewhere, because its predicted time has passed.
+
+        Nothing is learned from it. Requests that the policy holds until then are offered.
+        """
+        if not ticket.ended:
+            ticket.load.account.prefilled(ticket.reservation, now_s)
+            self._tell_prefills_done(ticket)
+
     def released(self, ticket: Ticket, now_s: float) -> None:
         """Record that an answer that passes elsewhere has ended, as far as predictions and load reports tell.
 

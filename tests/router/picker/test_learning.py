@@ -53,6 +53,17 @@ async def test_by_default_the_stream_ends_after_the_pick_and_the_load_by_predict
         assert rig.core.statistics()["finished"] == 1
 
 
+async def test_a_prefill_ends_by_prediction_so_that_held_requests_go_on():
+    async with picker_rig(ONE, picker={"learn": "headers"}) as rig:
+        done = []
+        rig.core.tickets.on_prefills_done.append(done.append)
+        stream, pick = await picked_stream(rig)
+        await eventually(lambda: done == [pick])
+        (load,) = rig.core.statistics()["workers"].values()
+        assert (load["queued_requests"], load["running_requests"]) == (0, 1)
+        stream.call.cancel()
+
+
 async def test_a_report_of_an_idle_worker_releases_old_picks(monkeypatch):
     monkeypatch.setattr("router.picker.predicted_ends.ARRIVES_S", 0.0)
     async with picker_rig(ONE) as rig:
