@@ -43,21 +43,6 @@ class EngineWorker:
     Callbacks in `on_events` receive each step's cache events at the end of the step.
     """
 
-    __slots__ = (
-        "_answers",
-        "_busy",
-        "_every_step",
-        "_foreseen_from",
-        "_plan",
-        "_receivers",
-        "_response_s",
-        "_steps",
-        "_time",
-        "engine",
-        "name",
-        "on_events",
-    )
-
     def __init__(
         self,
         time: VirtualTime,

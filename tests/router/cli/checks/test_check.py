@@ -205,15 +205,10 @@ async def test_embedded_worker_with_everything_on(embedded):
     assert report.advice == []
     assert report.facts.caches[0].capacity_tokens > 0
     assert all("rendered locally" in described for described in report.prompts.values())
+    assert report.chats == {report.facts.models[0].id: dict.fromkeys(CHATS, "alike")}
 
 
 TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\n' }}{% endfor %}"
-
-
-async def test_each_chat_of_the_self_test_is_compared(embedded):
-    (report,) = await examined(await embedded())
-    ((model, chats),) = report.chats.items()
-    assert (model, chats) == (report.facts.models[0].id, dict.fromkeys(CHATS, "alike"))
 
 
 async def test_a_worker_with_another_chat_template_is_not_exact(embedded, inside):
@@ -233,14 +228,6 @@ async def test_without_requests_no_chat_is_compared(embedded):
     (report,) = await examine.examine_all(config, requests=False)
     assert (report.residency, report.chats) == (Residency.EXACT, {})
     assert report.reason == "publishes KV events; chats are not compared without requests"
-
-
-async def test_embedded_workers_with_something_off(embedded):
-    bare, silent = await examined(await embedded(kv_events=False), await embedded(prompt_tokens_details=False))
-    assert bare.residency is Residency.APPROXIMATE
-    assert flags(bare)[0].startswith("--kv-events-config")
-    assert silent.residency is Residency.EXACT
-    assert flags(silent) == ["--enable-prompt-tokens-details"]
 
 
 async def test_a_server_of_openais_api_alone_is_usable(embedded):
