@@ -20,7 +20,6 @@ from tests.loadtest.tournament.conftest import GENERATOR, TINY
 from tests.support.sweep_here import SweepHere
 
 WORDS = "--policy marginal_cost,round_robin --load 0.4,0.9 --seeds 2 --window-s 30 --jobs 1"
-CELLS = 2 * 2 * 2
 
 
 def start(out, *more):
@@ -88,22 +87,6 @@ def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
     (out / "results.json").unlink()
     assert start(out) == here.ran == 0
     assert {name: (out / name).read_bytes() for name in before} == before
-
-
-def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
-    out, here = copied
-    first = (out / "results.json").read_bytes()
-    (out / "results.json").unlink()
-    every = lines(out)
-    (out / "cells.jsonl").write_bytes(b"".join(every[:-CELLS]))
-    here.stop_after = 2
-    assert start(out) == 130
-    assert "stopped; what had finished is kept in" in capsys.readouterr().out
-    assert not (out / "results.json").exists()
-    here.stop_after = None
-    assert start(out) == 0
-    assert here.ran == CELLS and lines(out) == every
-    assert (out / "results.json").read_bytes() == first
 
 
 @pytest.mark.parametrize(
