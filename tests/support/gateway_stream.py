@@ -37,7 +37,7 @@ DUPLEX, BUFFERED, STREAMED, NONE = (
     ProcessingMode.NONE,
 )
 Headers = Sequence[tuple[str, str | bytes]]
-LIMIT_S = 5.0
+LIMIT_S = 20.0
 
 
 def chat(text: str = "hello", model: str = "m", **fields: Any) -> bytes:

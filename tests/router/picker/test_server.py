@@ -241,5 +241,5 @@ def test_what_a_picker_cannot_do_is_an_error(setting, problem):
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(command, "_installed", lambda name: name != "grpc")
-    assert command.run(argparse.Namespace()) == 1
+    assert command.run(argparse.Namespace(translate=None)) == 1
     assert "pip install 'warmroute[picker]'" in capsys.readouterr().err
