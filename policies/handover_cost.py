@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.view import Column, FleetView, WorkerView
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 
 Matrix = NDArray[np.float64]
 """One row per prefill worker, one column per decode worker."""
@@ -26,8 +27,6 @@ fleet's median speed, and one that is more than twice as fast is rare. Without i
 alone would look free for long ones, however many of them waited there."""
 FULLEST = 0.97
 """The largest share of a KV cache that counts as held: a full one has a finite price, as a busy worker has."""
-STREAM_WEIGHT = 0.1
-"""Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
 
 
 class MoveCost(NamedTuple):

@@ -14,6 +14,8 @@ import msgspec
 
 WorkerId = NewType("WorkerId", str)
 """``host:port`` or ``host:port#rank``: one candidate (an endpoint, or one data-parallel rank of it)."""
+UTILISATION_CAP = 0.97
+"""The highest utilisation: near 1 a queue grows without limit."""
 
 
 class Residency(StrEnum):
@@ -74,7 +76,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     prefill_s: float
     """Time of the prompt's own prefill."""
     utilisation: float
-    """Share of time that the worker spends on prefills, 0 to 0.97."""
+    """Share of time that the worker spends on prefills, 0 to `UTILISATION_CAP`."""
     learned: bool = False
     """Whether a worker of the fleet has learned its speed. Until then every token takes the same time, a prior, and
     `utilisation` and `error_s` are 0."""

@@ -19,10 +19,8 @@ from math import log
 import msgspec
 import numpy as np
 
+from policies.records import UTILISATION_CAP
 from policies.view import Column, FleetView, LifecycleEvent
-
-_HIGHEST_UTILISATION = 0.97
-"""The bound of `WorkerView.utilisation`."""
 
 
 def weighted(fleet: FleetView) -> FleetView:
@@ -49,7 +47,7 @@ def _loaded(fleet: FleetView, times: Column) -> dict[str, Column]:
         "kv_tokens": fleet.kv_tokens + more_tokens,
         "kv_capacity_tokens": np.where(capacity_tokens > 0.0, capacity_tokens + more_tokens, 0.0),
         "queue_wait_s": fleet.queue_wait_s * np.where(waiting, times, 1.0),
-        "utilisation": np.minimum(_HIGHEST_UTILISATION, fleet.utilisation * times),
+        "utilisation": np.minimum(UTILISATION_CAP, fleet.utilisation * times),
         "decode_externality_s": fleet.decode_externality_s * times,
     }
 

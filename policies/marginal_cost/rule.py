@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
 from policies.lazy_terms import LazyTerms
@@ -15,7 +16,8 @@ from policies.marginal_cost.hot_prefix import Price
 from policies.marginal_cost.terms import Term, terms_of
 from policies.marginal_cost.ties import Ranked, rank_columns, rank_views
 from policies.params import Params
-from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 
 
 class MarginalCostParams(Params, frozen=True):
@@ -24,7 +26,7 @@ class MarginalCostParams(Params, frozen=True):
     stream_weight: Annotated[
         float,
         Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
-    ] = 0.1
+    ] = STREAM_WEIGHT
 
 
 class MarginalCost:
@@ -74,9 +76,9 @@ class MarginalCost:
         terms = self._terms
         prices = [term.price(request, fleet) for term in terms]
         found = (
-            rank_views(fleet.workers, _sums(prices), self._last_used)
+            rank_views(fleet.workers, list(_sum(prices)), self._last_used)
             if fleet.is_small
-            else rank_columns(fleet, _column_sum(prices), self._last_used)
+            else rank_columns(fleet, np.asarray(_sum(prices)), self._last_used)
         )
         explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
         return Decision(found.ids, _reason(found), found.costs_s, "s", explained)
@@ -92,19 +94,10 @@ def _reason(found: Ranked) -> str:
     return f"among {found.equals} whose costs differ by no more than the error of the estimates, {chosen}"
 
 
-def _sums(prices: Sequence[Price]) -> list[float]:
-    first, *others = [price_s for price_s in prices if len(price_s)]
-    costs_s = list(first)
+def _sum(prices: Sequence[Price]) -> Price:
+    costs_s, *others = [price_s for price_s in prices if len(price_s)]
     for price_s in others:
-        costs_s = list(map(add, costs_s, price_s))
-    return costs_s
-
-
-def _column_sum(prices: Sequence[Price]) -> Column:
-    first, second, *others = [price_s for price_s in prices if len(price_s)]
-    costs_s: Column = first + second  # type: ignore[operator]  # arrays, because the fleet is one of columns
-    for price_s in others:
-        costs_s += price_s
+        costs_s = costs_s + price_s if isinstance(costs_s, np.ndarray) else list(map(add, costs_s, price_s))
     return costs_s
 
 

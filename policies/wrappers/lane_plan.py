@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from policies.records import UTILISATION_CAP
 from policies.view import WorkerView
 from policies.wrappers.workload_histogram import Mix, Part
 
@@ -17,8 +18,6 @@ DECODE = "decode"
 If any worker has one of the two labels, there is a lane as long as prefills differ in length."""
 HYSTERESIS = 0.1
 """Share of the present plan's cost that a new plan must save to replace it."""
-_FULL = 0.97
-"""The highest utilisation that the formulas use: near 1 the queue grows without limit."""
 
 
 class Plan(NamedTuple):
@@ -77,7 +76,7 @@ def delay_per_s(part: Part, workers: int, weight: float) -> float:
     if part.prefill_s <= 0.0:
         return 0.0
     share = part.prefill_s / workers
-    utilisation = min(share, _FULL)
+    utilisation = min(share, UTILISATION_CAP)
     residual_s = part.prefill_s2 / (2.0 * part.prefill_s)
     streams = part.decode_s / workers
     wait_s = residual_s * math.pow(utilisation, math.sqrt(2.0 * (workers + 1)) - 1.0) / (workers * (1.0 - utilisation))
@@ -101,5 +100,5 @@ def _plan(mix: Mix, lane: int, workers: int) -> Plan:
         lane,
         mix.tied.decode_s / lane,
         mix.free.decode_s / (workers - lane),
-        min(_FULL, mix.long.prefill_s / lane),
+        min(UTILISATION_CAP, mix.long.prefill_s / lane),
     )

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import STREAM_WEIGHT
-from router.placement.learning.utilisation import UTILISATION_CAP
+from policies.records import UTILISATION_CAP
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 
 MOST_BUSY = UTILISATION_CAP
 SHARES: NDArray[np.float64] = np.linspace(0.0, 1.0, 41)

@@ -79,7 +79,7 @@ class Explainer:
     def explain(self, request: Request, now_s: float) -> Explanation:
         allowed = select(self._fleet, request, (), now_s)
         selection = self._selector.below_limit(allowed)
-        excluded = exclusions(self._fleet, request, allowed, now_s)
+        excluded = exclusions(self._fleet, request, allowed)
         if isinstance(allowed, Selection):
             why = f"its requests have reached limits.max_requests_per_worker ({self._selector.limit})"
             below = selection.candidates if isinstance(selection, Selection) else ()

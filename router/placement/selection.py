@@ -119,9 +119,7 @@ def trial_first(decision: Decision, trial: FleetEndpoint | None) -> Decision:
     return Decision((first, *rest), f"trial of {first}, which failed before and answers probes again")
 
 
-def exclusions(
-    fleet: Fleet, request: Request, selection: Selection | Queued | Reject, now_s: float
-) -> dict[WorkerId, str]:
+def exclusions(fleet: Fleet, request: Request, selection: Selection | Queued | Reject) -> dict[WorkerId, str]:
     """Return, for each worker that is no candidate, the reason, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
     candidate_set = fleet.candidate_sets.of(request.model)
@@ -132,7 +130,7 @@ def exclusions(
         for worker in ids:
             if worker not in chosen:
                 why = "its role is prefill" if fleet.candidate_sets.only_prefills(endpoint) else None
-                excluded[worker] = why or _why_excluded(endpoint, request, candidate_set, fits, now_s)
+                excluded[worker] = why or _why_excluded(endpoint, request, candidate_set, fits)
     return excluded
 
 
@@ -243,7 +241,6 @@ def _why_excluded(
     request: Request,
     candidate_set: CandidateSet,
     fits: tuple[FleetEndpoint, ...] | None,
-    now_s: float,
 ) -> str:
     if endpoint not in candidate_set.able and endpoint.facts is not None:
         return f"does not serve {request.model}"

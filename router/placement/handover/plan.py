@@ -9,9 +9,10 @@ import numpy as np
 
 from backends.vllm.handover.offloading_peer import PEER_LABEL, SIDE_CHANNEL_PORT
 from backends.vllm.handover.parameters import labelled_address
-from policies.handover_cost import STREAM_WEIGHT, MoveCost
+from policies.handover_cost import MoveCost
 from policies.kv_space import columns_fit, fits
 from policies.view import Decision, Residency, WorkerView
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.roles import receives

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import exp, expm1
 from typing import NamedTuple
 
+from policies.records import UTILISATION_CAP
 from router.placement.learning.decaying import DecayingSum
 from router.placement.learning.speed import Speed
 
@@ -12,7 +13,6 @@ WINDOW_S = 60.0
 """Memory of the utilisation."""
 WARM_UP_S = 10.0
 """Idle time assumed before a worker's first request. Otherwise that request alone would look like saturation."""
-UTILISATION_CAP = 0.97
 
 
 class Work(NamedTuple):

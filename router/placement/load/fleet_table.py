@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.records import UTILISATION_CAP
 from policies.view import Column, Columns, Roster
 from router.placement.fleet.endpoints import Candidate
 from router.placement.learning.decode_step_time import Output
 from router.placement.learning.speed import PRIOR_TOKEN_S, Speed
-from router.placement.learning.utilisation import UTILISATION_CAP, WARM_UP_S, WINDOW_S
+from router.placement.learning.utilisation import WARM_UP_S, WINDOW_S
 from router.residency.slot_groups import Matches, Slots
 
 STALE_S = 60.0
@@ -60,7 +61,7 @@ minute."""
 FIELDS = 30
 LEARNED = 8
 """Coefficients of a speed, and the growth of a decode step."""
-_NO_SPEED = (nan,) * 7
+NO_SPEED = (nan,) * 7
 _SPEED = slice(TOKEN_S, FIELDS)
 
 
@@ -114,7 +115,7 @@ class FleetTable:
             more[:, : self._learned.shape[1]] = self._learned
             self._learned = more
         self._learned[:, slot] = (
-            *(_NO_SPEED if speed is None else speed.coefficients()),
+            *(NO_SPEED if speed is None else speed.coefficients()),
             nan if step_s is None else step_s,
         )
 

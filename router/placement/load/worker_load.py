@@ -15,6 +15,7 @@ from router.placement.learning.prediction_accuracy import PredictionAccuracy
 from router.placement.learning.prefill_estimate import Features, SpeedEstimate
 from router.placement.learning.speed import Speed, attention
 from router.placement.learning.utilisation import Utilisation
+from router.placement.load.fleet_table import NO_SPEED
 from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
 from router.placement.load.shared_load import ReservedLoad, combined
@@ -38,7 +39,6 @@ UNCACHED_FORGETTING = 0.9
 """Weight of the past in the mean of uncached tokens: about the last ten requests count."""
 EVENTS_FORGETTING = 0.9
 _NO_WORK = (0.0, 0.0, -inf, -inf)
-_NO_SPEED = (nan,) * 7
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -180,7 +180,7 @@ class WorkerLoad:
             self.uncached_tokens.value,
             nan if self.steps.context_token_s is None else self.steps.context_token_s,
             -inf if speed is None else self.tested_s,
-            *(_NO_SPEED if speed is None else speed.coefficients()),
+            *(NO_SPEED if speed is None else speed.coefficients()),
         )
 
     def statistics(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from backends.engine.profile import load_profile
 from backends.worker import ServedModel
 from loadtest.sim.worker import WorkerSpec
-from policies.handover_cost import STREAM_WEIGHT
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 from router.config.model import DiagnosisConfig
 from router.diagnosis.checks import worker_roles
 from router.diagnosis.in_force import InForce

@@ -219,14 +219,14 @@ def test_exclusions_say_why(fleet, ask):
     fleet.drain("h:2")
     fleet.add(Endpoint("http", "h", 4), 0.0)
     request = ask()
-    excluded = exclusions(fleet, request, select(fleet, request, (), 0.0), 0.0)
+    excluded = exclusions(fleet, request, select(fleet, request, (), 0.0))
     assert set(excluded) == {"h:2", "h:3", "h:4"}
     assert "drained" in excluded["h:2"]
     assert excluded["h:3"] == "does not serve m"
     assert "not probed yet" in excluded["h:4"]
     traffic.avoid(fleet, fleet.get("h:1"), None, 0.0, trial=False)
     fleet.undrain("h:2")
-    calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
+    calm = exclusions(fleet, request, select(fleet, request, (), 0.1))
     assert "avoided" in calm["h:1"]
     long = ask(tokens=2_000)
-    assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0), 1.0)["h:1"]
+    assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0))["h:1"]

@@ -94,7 +94,7 @@ def test_a_prefill_worker_is_no_candidate_for_whole_requests(site, ask):
     selection = select(placed.fleet, ask(), (), 0.0, prefill=True)
     assert [candidate.id for candidate in selection.candidates] == ["h:1"]
     whole = select(placed.fleet, ask(), (), 0.0)
-    assert exclusions(placed.fleet, ask(), whole, 0.0) == {"h:1": "its role is prefill"}
+    assert exclusions(placed.fleet, ask(), whole) == {"h:1": "its role is prefill"}
 
 
 def test_without_a_connector_a_role_changes_no_decision(facts, ask):

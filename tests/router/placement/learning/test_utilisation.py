@@ -1,7 +1,8 @@
 import pytest
 
+from policies.records import UTILISATION_CAP
 from router.placement.learning.speed import Speed
-from router.placement.learning.utilisation import UTILISATION_CAP, Utilisation
+from router.placement.learning.utilisation import Utilisation
 
 
 def test_utilisation_follows_dispatched_work():
