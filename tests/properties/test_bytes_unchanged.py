@@ -137,6 +137,19 @@ def test_a_request_that_is_asked_for_usage_has_only_the_question_more(request, c
     assert QUESTION.sub(b"", seen.content) == content
 
 
+def test_the_second_stream_of_a_worker_is_asked_for_usage():
+    content, world = b'{"model":"m","messages":[],"stream":true}', World()
+    client = world.client()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    events = ENDING[0] + b"data: [DONE]\n\n"
+    for asked in (False, True):
+        client.send(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: %d\r\n\r\n" % len(content), content
+        )
+        assert world.dials[0].got.endswith(b'{"include_usage":true}}') == asked
+        world.dials[0].send(head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(events), events))
+
+
 MULTIPART = b'--%s\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--%s\r\n%s\r\n\r\n%s\r\n--%s--\r\n'
 
 

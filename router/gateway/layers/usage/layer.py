@@ -93,7 +93,9 @@ class UsageObservation(RewriteFeature):
     def saw_plain(self, endpoint: FleetEndpoint, path: str, tail: Sequence[bytes], usage: Usage) -> None:
         """Learn how the worker's unchanged streams end, if that is still unknown."""
         if (endpoint, path) not in self._streams:
-            plain = plain_ending(tail, usage != Usage())
+            # not `usage != Usage()`: mypyc compares structs by identity
+            reported = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+            plain = plain_ending(tail, any(count is not None for count in reported))
             if plain is not None:
                 self._streams[endpoint, path] = _Streams(plain)
 
