@@ -65,7 +65,7 @@ class LayeredAttempt(Protocol):
     def response(self) -> LayeredResponse | None: ...
 
     @property
-    def usage_frame(self) -> AnswerFilter | None:
+    def answer_filter(self) -> AnswerFilter | None:
         """The filter of the answer, as its request was written last."""
 
     @property

@@ -38,7 +38,7 @@ def respond(services: GatewayServices, outbound: OutboundRequest, attempt: Attem
         response_id = stored_response_id(connection.pieces)
         if response_id is not None:
             services.pins.learn(response_id, ticket.candidate.id)
-    relay.attach(connection, attempt.usage_frame)
+    relay.attach(connection, attempt.answer_filter)
     relay.open(response, attempt.pass_to(relay), services.lines_of(outbound, ticket), outbound.promise())
     # After the client has its first byte.
     outbound.body = b""  # no further attempt will need it
@@ -71,7 +71,7 @@ def _usage(outbound: OutboundRequest, attempt: Attempt) -> Usage:
     """Return the usage that the complete answer reports, and tell the rewrites."""
     relay = outbound.relay
     if relay.connection is None and attempt.connection is not None:
-        relay.attach(attempt.connection, attempt.usage_frame)
+        relay.attach(attempt.connection, attempt.answer_filter)
     relay.flush()
     tail = relay.tail()
     usage = find_usage(tail)
@@ -106,7 +106,7 @@ def pass_error(services: GatewayServices, outbound: OutboundRequest, attempt: At
     assert attempt.connection is not None and attempt.response is not None
     services.edges.fail(attempt, services.time())
     relay, lines = outbound.relay, services.lines_of(outbound, attempt.ticket)
-    relay.attach(attempt.connection, attempt.usage_frame)
+    relay.attach(attempt.connection, attempt.answer_filter)
     if relay.out is not ResponseProgress.COMMENTS:
         relay.open(attempt.response, attempt.pass_to(relay), lines, outbound.promise())
 

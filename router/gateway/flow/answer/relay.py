@@ -74,9 +74,28 @@ class Relay:
     """
 
     __slots__ = (
-        "_batch", "_chunks", "_frame_bytes", "_gaps", "_output", "_own_cors", "_path", "_reads", "_tail", "_time",
-        "_trickle", "_write", "connection", "events", "last_read_s", "out", "own_bytes", "read", "response_bytes",
-        "status", "to_old_client", "usage_frame",
+        "_batch",
+        "_chunks",
+        "_frame_bytes",
+        "_gaps",
+        "_output",
+        "_own_cors",
+        "_path",
+        "_reads",
+        "_tail",
+        "_time",
+        "_trickle",
+        "_write",
+        "answer_filter",
+        "connection",
+        "events",
+        "last_read_s",
+        "out",
+        "own_bytes",
+        "read",
+        "response_bytes",
+        "status",
+        "to_old_client",
     )  # fmt: skip
 
     def __init__(
@@ -110,12 +129,12 @@ class Relay:
         """Takes the reads that follow `open`."""
         self._tail = b""
         self._trickle: Trickle | None = None
-        self.usage_frame: AnswerFilter | None = None
+        self.answer_filter: AnswerFilter | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
 
-    def attach(self, connection: UpstreamConnection, usage_frame: AnswerFilter | None) -> None:
+    def attach(self, connection: UpstreamConnection, answer_filter: AnswerFilter | None) -> None:
         self.connection = connection
-        self.usage_frame = usage_frame
+        self.answer_filter = answer_filter
 
     @property
     def text_bytes(self) -> int:
@@ -156,7 +175,7 @@ class Relay:
         """Write the head and `opening`, the bytes that were kept back. Then `read` takes later reads."""
         self.last_read_s = self._time()
         if not response.events:
-            self.usage_frame = None if self.usage_frame is None else self.usage_frame.of_body()
+            self.answer_filter = None if self.answer_filter is None else self.answer_filter.of_body()
         elif self.connection is not None:
             self.events = _first_events(self.connection.pieces)
             self._frame_bytes = _frame_bytes(self.connection.pieces)
@@ -167,12 +186,12 @@ class Relay:
             self._open_with_head(response, opening, head_lines, keep_alive)
         if self.out is not ResponseProgress.REFRAMED:  # the end of a re-framed answer may follow in this iteration
             self._output.hasten()
-        if self.out is ResponseProgress.REFRAMED and self.usage_frame is None:
+        if self.out is ResponseProgress.REFRAMED and self.answer_filter is None:
             self.read = self.reframe
         elif not response.events:
-            self.read = self.splice if self.usage_frame is None else self.rewrite
+            self.read = self.splice if self.answer_filter is None else self.rewrite
         else:
-            self.read = self.splice_events if self.usage_frame is None else self.reframe
+            self.read = self.splice_events if self.answer_filter is None else self.reframe
             if response.chunked and self.connection is not None:
                 self.connection.splice = self.read
             self._output.flush()
@@ -180,7 +199,7 @@ class Relay:
 
     def _open_with_head(self, response: ResponseHead, opening: bytes, head_lines: bytes, keep_alive: bool) -> None:
         self.status = response.status
-        reframed = response.until_close or (response.chunked and self.to_old_client) or self.usage_frame is not None
+        reframed = response.until_close or (response.chunked and self.to_old_client) or self.answer_filter is not None
         self._chunks = not self.to_old_client
         if reframed and self._chunks:
             head_lines += b"transfer-encoding: chunked\r\n"
@@ -245,7 +264,7 @@ class Relay:
 
     def tail(self) -> list[bytes]:
         """Return the body's last bytes, without framing, or what the filter has kept of the usage."""
-        if self.usage_frame is not None and (kept := self.usage_frame.tail()):
+        if self.answer_filter is not None and (kept := self.answer_filter.tail()):
             return [kept]
         pieces = self.connection.pieces if self.connection is not None else []
         return [self._tail, *pieces]
@@ -253,7 +272,7 @@ class Relay:
     def recent(self) -> bytes:
         """Return the last bytes of the body, without framing, those that are not written yet included."""
         pieces = self.connection.pieces if self.connection is not None else []
-        pending = b"" if self.usage_frame is None else self.usage_frame.pending
+        pending = b"" if self.answer_filter is None else self.answer_filter.pending
         return b"".join([self._tail[-RECENT_BYTES:], pending, *pieces])
 
     def paced(self) -> None:
@@ -284,8 +303,8 @@ class Relay:
             assert self.connection is not None
             self.out = ResponseProgress.ENDED
             return self.connection.exact_end
-        if self.usage_frame is not None:
-            self._send(self._framed(self.usage_frame.rest()))
+        if self.answer_filter is not None:
+            self._send(self._framed(self.answer_filter.rest()))
         return self._end_framed()
 
     def end_as_event(self) -> bool:
@@ -338,10 +357,10 @@ class Relay:
         assert self.connection is not None
         content = b"".join(self.connection.pieces)
         self.connection.pieces.clear()
-        if self.usage_frame is None:
+        if self.answer_filter is None:
             self._tail = (self._tail + content)[-TAIL_BYTES:]
         else:
-            content = self.usage_frame.feed(content)
+            content = self.answer_filter.feed(content)
             self._tail = content or self._tail
         self._send(self._framed(content))
 

@@ -50,9 +50,28 @@ class Attempt:
     """
 
     __slots__ = (
-        "_collects", "_dial", "_end", "_inbox", "_opening", "_other_forms", "_outbound", "_paused", "_pools",
-        "_rank_form", "_relay", "_timer", "connected_s", "connection", "failure", "limit_s", "refused", "response",
-        "since_s", "state", "ticket", "usage_frame",
+        "_collects",
+        "_dial",
+        "_end",
+        "_inbox",
+        "_opening",
+        "_other_forms",
+        "_outbound",
+        "_paused",
+        "_pools",
+        "_rank_form",
+        "_relay",
+        "_timer",
+        "answer_filter",
+        "connected_s",
+        "connection",
+        "failure",
+        "limit_s",
+        "refused",
+        "response",
+        "since_s",
+        "state",
+        "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +117,7 @@ class Attempt:
         self.response: ResponseHead | None = None
         self.refused = 0
         """The 4xx status of a stream whose first event is an error about the request; otherwise 0."""
-        self.usage_frame: AnswerFilter | None = None
+        self.answer_filter: AnswerFilter | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
         self.failure: Failure | None = None
         self.since_s = 0.0
@@ -205,7 +224,7 @@ class Attempt:
         self.response = None
         now_s = pools.loop.time()
         rank = candidate.endpoint.ranks.sent(candidate.rank, self._rank_form)
-        head, body, self.usage_frame = outbound.written(self.ticket, now_s, rank, pools, plain=self._collects)
+        head, body, self.answer_filter = outbound.written(self.ticket, now_s, rank, pools, plain=self._collects)
         plan = outbound.plan
         limit_s = None if plan is None else plan.sent_limit_s(self.ticket, now_s)
         if limit_s is not None:

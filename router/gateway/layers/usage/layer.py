@@ -144,7 +144,7 @@ class UsageRewrite(Rewrite):
 
     def takes_back(self, attempt: LayeredAttempt) -> bool:
         """Send further attempts without the question, if this one had it: an old vLLM refuses it."""
-        if self._frame is None or attempt.usage_frame is not self._frame:
+        if self._frame is None or attempt.answer_filter is not self._frame:
             return False
         self._refused_by = attempt.ticket.candidate.endpoint
         return True
@@ -153,8 +153,8 @@ class UsageRewrite(Rewrite):
         feature, endpoint, response = self._feature, attempt.ticket.candidate.endpoint, attempt.response
         if response is None:
             return
-        if attempt.usage_frame is not None:
-            if attempt.usage_frame is self._frame and response.events:
+        if attempt.answer_filter is not None:
+            if attempt.answer_filter is self._frame and response.events:
                 feature.counts["taken_out" if self._frame.taken else "missing"] += 1
         elif self._refused_by is endpoint:
             if response.status < 400:
