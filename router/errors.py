@@ -60,6 +60,8 @@ class ErrorKind(Enum):
     MODEL_NOT_FOUND = _client("model_not_found", 404, "No such model")
     RESPONSE_NOT_FOUND = _client("response_not_found", 404, "No worker has this response")
     REQUEST_TIMEOUT = _client("request_timeout", 408, "Request did not arrive in time")
+    PREFIX_NOT_CACHED = _client("prefix_not_cached", 412, "The worker does not hold the prompt")
+    """Only for a request that asks for it (`Prefer: if-available` at the endpoint picker)."""
     BODY_TOO_LARGE = _client("body_too_large", 413, "Body too large")
     UNSUPPORTED_CONTENT_ENCODING = _client(
         "unsupported_content_encoding", 415, "Body is compressed or otherwise encoded"

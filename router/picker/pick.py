@@ -19,6 +19,7 @@ from router.errors import ErrorKind, RequestError
 from router.picker.intake import identify, identify_by_headers
 from router.picker.pairs import MovedCache
 from router.picker.parts import PickerParts
+from router.picker.protocol.names import PREFER
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Held, Queued, Reject, Ticket
@@ -26,6 +27,8 @@ from router.requests.incoming import IncomingRequest
 from router.requests.layer import RequestEnd
 from router.requests.placing import Placement, SharedPlacement, Waited
 from router.security.callers import TenantUsage
+
+_IF_AVAILABLE = b"if-available"
 
 
 class Sees(IntEnum):
@@ -129,6 +132,25 @@ class Pick:
             # nobody sees the first token, so the prefill ends when its estimated time has passed
             incoming.request = msgspec.structs.replace(incoming.request, stream=False)
         await self._place()
+        self._check_preference()
+
+    def _check_preference(self) -> None:
+        """Refuse a request that wants a worker with its prompt in cache, if the policy's worker has to compute it.
+
+        llm-d's coordinator sends ``Prefer: if-available`` with its first call, and has the prompt computed after a 412.
+        The last block need not be there: a worker computes the last token in any case.
+
+        Raises:
+            RequestError: PREFIX_NOT_CACHED.
+        """
+        ticket, preferred = self.ticket, self.incoming.head.fields.get(PREFER.encode(), b"")
+        if ticket is None or _IF_AVAILABLE not in preferred.lower():
+            return
+        prompt_tokens, block_tokens = ticket.request.prompt_tokens, ticket.candidate.block_tokens
+        needed_tokens = max(0, prompt_tokens - 1) // block_tokens * block_tokens
+        if (ticket.predicted_cached_tokens or 0) < needed_tokens:
+            message = f"{ticket.predicted_cached_tokens or 0} of {prompt_tokens} prompt tokens are in a worker's cache"
+            raise RequestError(ErrorKind.PREFIX_NOT_CACHED, message)
 
     def _tell_layers(self, event: Callable[..., RequestError | None]) -> None:
         for layer in self.incoming.layers:

@@ -233,3 +233,14 @@ async def test_gaies_header_names_the_model_of_a_body_that_is_not_sent():
         sent = [("X-Gateway-Model-Name", "another")]
         status, error, _ = await refusal(rig, request_headers(headers=sent, mode=NONE))
         assert (status, error["code"]) == (404, "model_not_found")
+
+
+async def test_a_request_that_prefers_a_cached_prompt_gets_412_where_it_would_be_computed():
+    sent = [("prefer", "if-available")]
+    async with picker_rig(ONE) as rig:
+        whole = chat("the same words " * 100)
+        status, error, _ = await refusal(rig, request_headers(headers=sent), body(whole))
+        assert (status, error["code"]) == (412, "prefix_not_cached")
+        await rig.empties()
+        assert picked((await rig.ask(request_headers(), body(whole)))[0])
+        assert picked((await rig.ask(request_headers(headers=sent), body(whole)))[0]), "the prompt is on its way there"
