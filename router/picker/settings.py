@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from backends.worker import parse_endpoint
 from router.config.load import Loaded, problems_of
 from router.config.model import Config
 from router.config.problems import ConfigError, Finding
@@ -44,3 +46,16 @@ def _unfit(config: Config) -> Iterator[Finding]:
         )
     if config.tls.cert_file is not None and not config.picker.secure:
         yield ("picker", "secure"), "tls has files, and picker.secure is false", "remove one of the two"
+    for number, worker in enumerate(config.workers):
+        host = parse_endpoint(worker.url).host
+        if not _is_address(host):
+            problem = f"a gateway needs the address of a worker, and {host!r} is a name"
+            yield ("workers", number), problem, "write its IP address, or find it with discovery.sources.NAME.dns"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -60,6 +60,7 @@ async def picks(proxy: Proxy, setting: Setting) -> Samples:
     with _picker(proxy.program) as picker:
         short = plain_requests(picker.worker_url, 2_000)
         turns = next_turns(picker.worker_url, turns=LONG_TURNS)
+        proxy.inspect = None  # the proxy gets no request in this measure
         await send_each_once(picker.worker_url, [*short, next(turns)], 8)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}") as channel:
             found: dict[str, Sample] = {}

@@ -232,6 +232,7 @@ def test_the_defaults_are_gaies():
     [
         ("processes=2", "one process"),
         ("picker.health_port=9002", "is taken"),
+        ("workers=http://vllm.example:8000", "IP address"),
     ],
 )
 def test_what_a_picker_cannot_do_is_an_error(setting, problem):
