@@ -11,9 +11,10 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from router.cli import serve, sidecar
+from router.cli import picker, serve, sidecar
 from router.cli.main import build_parser
 from router.cli.options import read_settings
+from router.picker.settings import PORT
 from router.security.token import admin_tokens
 from router.settings import load
 from router.sidecar.defaults import sidecar_config
@@ -68,6 +69,19 @@ class TestConfig:
     def test_an_empty_list_of_workers_leaves_only_those_that_register_themselves(self, monkeypatch):
         monkeypatch.setenv("WORKERS", "")
         assert settings(compose_config()["services"], "gateway-1").workers == ()
+
+    def test_the_profile_envoy_adds_a_picker_and_envoy_that_asks_it(self, services):
+        profile = compose_config("--profile=envoy")["services"]
+        assert profile.keys() - services.keys() == {"picker", "envoy"}
+        arguments = build_parser().parse_args(profile["picker"]["command"])
+        assert arguments.run is picker.run
+        config = yaml.safe_load((ROOT / "deploy" / "envoy" / "full-duplex.yaml").read_text())
+        clusters = {each["name"]: each for each in config["static_resources"]["clusters"]}
+        (place,) = clusters["picker"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        assert place["endpoint"]["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": PORT}
+        assert profile["envoy"]["network_mode"] == "service:picker"
+        aliases = [service["networks"]["default"]["aliases"] for name, service in services.items() if "worker" in name]
+        assert aliases == [["workers"]] * 4
 
     def test_the_profile_sidecar_adds_workers_that_need_no_list(self, services):
         profile = compose_config(SIDECAR)["services"]

@@ -97,6 +97,8 @@ def test_the_chosen_worker_gets_the_bytes_that_were_sent(workers, file):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
 @both
 def test_none_of_ten_thousand_requests_fails(workers, file):
     with ExitStack() as stack:
