@@ -20,8 +20,6 @@ _LOOKS = 4
 _FORGETTING = 0.99
 """Weight of the past at each request: about the last hundred count."""
 _MODELS_KEPT = 64
-
-
 PREFILLS = "prefills"
 KV_SPACE = "space in its KV cache"
 

@@ -26,8 +26,6 @@ ARRAYS_FROM = 80
 """Candidates from which a decision uses arrays. For fewer, a loop over views costs less: below about 50 from source,
 and below about 90 in the compiled build."""
 NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
-
-
 NO_OUTPUT = Output(0.0, 0.0)
 
 
@@ -90,10 +88,7 @@ class WorkerLoads:
             del self._by_id[before.candidate.id]
 
     def running_share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
-        """Return the share of the worker's running requests that begin with the same `blocks` as `request`.
-
-        It is 0 for a worker that has left, and if the prompt is shorter.
-        """
+        """Answer `FleetView.running_share`; 0 for a worker that has left."""
         load = self._by_id.get(worker)
         return 0.0 if load is None else load.account.running_share(request.block_hashes, blocks)
 
@@ -171,10 +166,7 @@ class WorkerLoads:
         load.account.change()
 
     def common_speed(self) -> Speed | None:
-        """Return the median speed of the workers that have learned theirs; None if none has.
-
-        It is used for all other workers.
-        """
+        """Return the median of the workers' own speeds, which all other workers have; None if there is none."""
         if self._stale and len(self._live) >= ARRAYS_FROM:
             self._common = self._table.common_speed(self._live)
             self._stale = False
