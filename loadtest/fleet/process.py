@@ -65,10 +65,10 @@ class Process:
         log = self._log.open("a", encoding="utf-8") if self._log is not None else None
         for line in self._child.stdout:
             self._lines.append(line.rstrip())
-            self._fresh.put(line)
             if log is not None:
                 log.write(line)
                 log.flush()
+            self._fresh.put(line)
         if log is not None:
             log.close()
         self._fresh.put(None)

@@ -50,16 +50,16 @@ def test_the_default_policy_belongs_to_the_routing_only_while_a_route_shadows_it
 
 
 async def test_routes_change_while_the_gateway_runs(system):
-    assert [route.name for route in parts(system).traffic_routes.all] == ["eval", "rest"]
+    assert [route.name for route in parts(system).identifier.routes.all] == ["eval", "rest"]
     queue = parts(system).routes.of("eval")
     limited = RouteConfig(name="eval", max_requests=2)
     await make(system, set_routes((limited,)))
-    assert [route.name for route in parts(system).traffic_routes.all] == ["eval"]
+    assert [route.name for route in parts(system).identifier.routes.all] == ["eval"]
     assert parts(system).routes.of("eval") is queue
     assert queue.config.max_requests == 2
     assert system.core.policies.shadows_of("rest") is None
     await make(system, set_routes(()))
-    assert parts(system).traffic_routes.only.name == "default"
+    assert parts(system).identifier.routes.only.name == "default"
     assert parts(system).routes.of("eval") is None
 
 
