@@ -9,6 +9,7 @@ from router.config.problems import ConfigError
 from router.control.change import Change
 from router.control.state.edits import remove_named_policy, set_named_policy, set_policy, set_routes
 from router.control.state.routing import ProcessShare, routing_of
+from router.requests.layers.route_queue.layer import RouteQueues
 
 ROUTES = [
     {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch", "max_requests": 5},
@@ -49,18 +50,23 @@ def test_the_default_policy_belongs_to_the_routing_only_while_a_route_shadows_it
     assert routing_of(msgspec.structs.replace(config, routes=())).shadowed is None
 
 
+def queues(system):
+    (found,) = (feature for feature in parts(system).features.all if isinstance(feature, RouteQueues))
+    return found._queues
+
+
 async def test_routes_change_while_the_gateway_runs(system):
     assert [route.name for route in parts(system).identifier.routes.all] == ["eval", "rest"]
-    queue = parts(system).routes.of("eval")
+    queue = queues(system).get("eval")
     limited = RouteConfig(name="eval", max_requests=2)
     await make(system, set_routes((limited,)))
     assert [route.name for route in parts(system).identifier.routes.all] == ["eval"]
-    assert parts(system).routes.of("eval") is queue
+    assert queues(system).get("eval") is queue
     assert queue.config.max_requests == 2
     assert system.core.policies.shadows_of("rest") is None
     await make(system, set_routes(()))
     assert parts(system).identifier.routes.only.name == "default"
-    assert parts(system).routes.of("eval") is None
+    assert queues(system).get("eval") is None
 
 
 async def test_a_policy_that_stays_keeps_its_state(system):
