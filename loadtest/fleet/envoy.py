@@ -74,7 +74,10 @@ def configured(
 
 
 def _taking_turns(cluster: dict[str, Any], workers: Sequence[str]) -> dict[str, Any]:
-    kept = {name: cluster[name] for name in ("name", "connect_timeout", "circuit_breakers")}
+    kept = {
+        name: cluster[name]
+        for name in ("name", "connect_timeout", "typed_extension_protocol_options", "circuit_breakers")
+    }
     assignment = {"cluster_name": cluster["name"], "endpoints": _endpoints(workers)}
     return {**kept, "type": "STATIC", "lb_policy": "ROUND_ROBIN", "load_assignment": assignment}
 

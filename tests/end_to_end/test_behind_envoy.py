@@ -124,7 +124,8 @@ def test_a_picker_that_learns_from_all_of_the_answer_breaks_none(workers):
         ready(admin_url)
         _, url = start_envoy(stack, ENVOY, workers, [port], learns=True)
         assert asyncio.run(send_all(url, 2_000, 2_000)) == {"right": 2_000}
-        assert httpx.get(f"{admin_url}/admin/v1/workers").json()["workers"][0]["candidates"][0]["requests"] == 0
+        held = [one["in_flight"] for one in httpx.get(f"{admin_url}/admin/v1/workers").json()["workers"]]
+        assert held == [0] * WORKERS
 
 
 def test_without_a_ready_worker_the_client_gets_an_error_in_openai_s_shape(workers):

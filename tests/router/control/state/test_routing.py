@@ -62,7 +62,7 @@ async def test_routes_change_while_the_gateway_runs(system):
     await make(system, set_routes((limited,)))
     assert [route.name for route in parts(system).identifier.routes.all] == ["eval"]
     assert queues(system).get("eval") is queue
-    assert queue.config.max_requests == 2
+    assert queue._limit == 2
     assert system.core.policies.shadows_of("rest") is None
     await make(system, set_routes(()))
     assert parts(system).identifier.routes.only.name == "default"
