@@ -189,8 +189,7 @@ def end(services: GatewayServices, outbound: OutboundRequest) -> None:
     if outbound.plan is not None:
         outbound.plan.end(services.time())
     status, now_s = _status(outbound), services.time()
-    if outbound.layers:
-        _end_layers(outbound, status, now_s)
+    _end_layers(outbound, status, now_s)
     services.log.close(outbound, status, now_s)
     outbound.error = None  # its traceback holds this request, and so the body
     outbound.relay.close()

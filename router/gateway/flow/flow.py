@@ -10,7 +10,6 @@ from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, deadline_s
 from router.gateway.flow.transitions import BEGUN, BY_STATE, Effect, Event, Guard, RequestState, Transition
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
-_FIRST: Final = BY_STATE[RequestState.IDENTIFYING]
 
 
 class Flow:
@@ -24,7 +23,7 @@ class Flow:
     """
 
     __slots__ = (
-        "_comment_s", "_dropped", "_end_s", "_rows", "_timeouts", "attempt", "commented", "leg", "legs", "queue_s",
+        "_comment_s", "_dropped", "_end_s", "_timeouts", "attempt", "commented", "leg", "legs", "queue_s",
         "row", "since_s", "state", "worked_s",
     )  # fmt: skip
 
@@ -38,7 +37,6 @@ class Flow:
         self.worked_s = -math.inf
         """When the worker of a quiet stream last worked on any request, as far as that was asked."""
         self.state = RequestState.IDENTIFYING
-        self._rows = _FIRST
         self.attempt: Any = None
         self._dropped: Any = None
         self.leg = 0
@@ -53,7 +51,7 @@ class Flow:
 
         The result is empty for an event that the state does not expect, and for an attempt that no longer runs.
         """
-        for row in self._rows[event]:
+        for row in BY_STATE[self.state][event]:
             guard = row.guard
             if guard is Guard.ALWAYS:
                 break
@@ -77,7 +75,6 @@ class Flow:
         elif row.comments:
             self.commented = True
         self.state = row.to
-        self._rows = row.then
         self.row = row
         return row.effects
 

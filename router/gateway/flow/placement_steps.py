@@ -23,11 +23,10 @@ _WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.H
 def place(services: GatewayServices, outbound: OutboundRequest, _: object = None) -> Placement:
     request, flow, now_s = outbound.request, outbound.flow, services.time()
     assert request is not None
-    started_s = perf_counter() if outbound.layers else 0.0
+    started_s = perf_counter()
     waited = _WAITED.get(flow.state, Waited.NOWHERE)
     placed = services.placements.place(outbound, request, waited, flow.since_s, now_s)
-    if outbound.layers:
-        _decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
+    _decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
     return placed
 
 
@@ -40,10 +39,9 @@ def retry(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt
         if follows is After.ALONE:
             outbound.flow.skip_to_last_leg()
             return place(services, outbound)
-    started_s = perf_counter() if outbound.layers else 0.0
+    started_s = perf_counter()
     again = services.edges.retry(outbound, attempt, now_s)
-    if outbound.layers:
-        _decided(outbound, again, now_s, started_s)
+    _decided(outbound, again, now_s, started_s)
     return again
 
 

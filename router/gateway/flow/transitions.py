@@ -107,8 +107,6 @@ class Transition:
         self.guard = guard
         self.effects = effects
         self.to = to
-        self.then: tuple[tuple[Transition, ...], ...] = ()
-        """The rows of the next state, by event."""
         self.sends = Effect.SEND in effects
         self.releases = not RELEASES.isdisjoint(effects)
         self.cancels = Effect.CANCEL in effects
@@ -172,5 +170,3 @@ BY_STATE: Final[tuple[tuple[tuple[Transition, ...], ...], ...]] = tuple(
     for state in RequestState
 )
 """The rows by state and event."""
-for _row in TRANSITIONS:
-    _row.then = BY_STATE[_row.to]
