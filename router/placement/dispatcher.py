@@ -10,9 +10,9 @@ from router.placement.metrics import PlacementMetrics
 from router.placement.placer import Placer
 from router.placement.request import FailurePoint, Request
 from router.placement.retry_budget import FREE, RetryBudget, longest, tried
-from router.placement.selection import Selection, Selector, hold
+from router.placement.selection import HasRoom, Selection, Selector, hold, with_room
 from router.placement.ticket_life import Tickets
-from router.placement.tickets import Counts, Held, Queued, Reject, Ticket, gave_up
+from router.placement.tickets import Counts, Held, NoRoom, Queued, Reject, Ticket, gave_up
 
 __all__ = ["Dispatcher", "Held", "Queued", "Reject", "Ticket"]
 
@@ -47,13 +47,15 @@ class Dispatcher:
         may_wait: bool = False,
         within: Container[str] | None = None,
         decided: DecisionRecord | None = None,
-    ) -> Ticket | Held | Queued | Reject:
+        has_room: HasRoom | None = None,
+    ) -> Ticket | Held | Queued | Reject | NoRoom:
         """Choose a candidate and reserve the request's load there, in one step.
 
         With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
         length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate
         is at its limit of reserved requests. `within` limits the endpoints. `decided` is what the policy has decided
-        just now for a plan that was not made, so that it is not asked twice.
+        just now for a plan that was not made, so that it is not asked twice. With `has_room` the request goes to the
+        best worker that has room for it, and nowhere if none has.
         """
         if decided is None:
             selection = self._selector.select(request, (), now_s, within)
@@ -67,8 +69,17 @@ class Dispatcher:
                     self._fleet.unknown_model(request.model)
                 return self._reject(selection)
             decided = self._placer.decide(request, selection, now_s)
+        if has_room is not None and not with_room(decided, has_room):
+            return NoRoom(decided)
         held = hold(request, decided.candidates, decided.decision, now_s) if may_hold else None
         return self._placer.place(request, decided, now_s, attempt=1) if held is None else held
+
+    def survey(
+        self, request: Request, now_s: float, within: Container[str] | None = None
+    ) -> DecisionRecord | Queued | Reject:
+        """Return what is known of the candidates for a request that has to wait, without a decision."""
+        selection = self._selector.select(request, (), now_s, within)
+        return self._placer.see(request, selection, now_s) if isinstance(selection, Selection) else selection
 
     def retry(
         self,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from typing import TypeAlias
 
 import msgspec
 
 from policies.view import Decision, WorkerId
 from router.errors import ErrorKind, RequestError
+from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
 from router.placement.fleet.health import SERVING
 from router.placement.load.fleet_load import WorkerLoads
@@ -16,6 +18,10 @@ from router.placement.tickets import Held, Queued, Reject, full
 
 LONGEST_HOLD_S = 60.0
 """The longest that any policy can hold a request, over all decisions."""
+
+
+HasRoom: TypeAlias = Callable[[Candidate, int], bool]
+"""Returns whether a candidate has room for so many uncached tokens."""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -179,6 +185,37 @@ def hold(request: Request, candidates: Iterable[Candidate], decision: Decision, 
     if until_s > now_s and _computed(request, candidates, first):
         return Held(first if decision.until_prefills_done else None, until_s)
     return None
+
+
+def with_room(record: DecisionRecord, has_room: HasRoom) -> bool:
+    """Put the best worker with room first in the ranking of `record`; return False if none has room.
+
+    A half-open worker's trial comes first in any case: it is one request.
+    """
+    if record.trial is not None:
+        return True
+    by_id = {candidate.id: candidate for candidate in record.candidates}
+    ranked, uncached = record.decision.ranked, record.fleet.uncached_tokens
+    for place, worker in enumerate(ranked):
+        row = record.fleet.row_of(worker)
+        assert row is not None, "the policy runner has checked it"
+        if has_room(by_id[worker], int(uncached[row])):
+            if place:
+                record.decision = _with_first(record.decision, place)
+            return True
+    return False
+
+
+def _with_first(decision: Decision, place: int) -> Decision:
+    """Return the decision with the worker at `place` of the ranking first, and the others after it in their order."""
+    ranked, costs = list(decision.ranked), list(decision.costs)
+    ranked.insert(0, ranked.pop(place))
+    if place < len(costs):
+        costs.insert(0, costs.pop(place))
+    else:
+        costs = []
+    reason = f"{decision.reason}; better workers have no room for its class"
+    return msgspec.structs.replace(decision, ranked=ranked, costs=costs, reason=reason)
 
 
 def _computed(request: Request, candidates: Iterable[Candidate], first: WorkerId) -> bool:

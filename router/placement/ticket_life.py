@@ -64,6 +64,8 @@ class Tickets:
         self.traffic = traffic
         self.on_prefills_done: list[Callable[[WorkerId], None]] = []
         """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
+        self.on_room: list[Callable[[Ticket], None]] = []
+        """Called when a prefill or a request has ended: its worker has more room. Callbacks must not dispatch."""
 
     def placed(self, ticket: Ticket) -> None:
         """Measure a request that was placed for the first time."""
@@ -110,6 +112,8 @@ class Tickets:
             self._residency.slot(ticket.candidate.slot).first_token(ticket.id)
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
+        for listener in self.on_room:
+            listener(ticket)
 
     def progress(self, ticket: Ticket, events: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
         """Record that the stream has brought `events` in total.
@@ -266,6 +270,8 @@ class Tickets:
             traffic.trial_given_up(self._fleet, ticket.candidate.endpoint)
         if prefilling:
             self._tell_prefills_done(ticket)
+        for listener in self.on_room:
+            listener(ticket)
 
     def _tell_prefills_done(self, ticket: Ticket) -> None:
         if not ticket.load.account.queue:

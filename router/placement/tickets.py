@@ -104,6 +104,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRoom:
+    """No worker has room for the request now. `record` is what was seen; nothing is reserved."""
+
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """The request cannot be served; answer the client with `error`.
 

@@ -78,6 +78,12 @@ class StepEstimate:
         """k, the seconds that each context token adds to a step; None until there are enough observations."""
         return self._fit.coefficients[1] if self._fit.count >= ENOUGH else None
 
+    @property
+    def step_s(self) -> tuple[float, float] | None:
+        """f and k: the fixed seconds of a step, and those of each context token; None until there is enough."""
+        fixed_s, context_s, _ = self._fit.coefficients
+        return (fixed_s, context_s) if self._fit.count >= ENOUGH else None
+
     def observe(self, gaps: int, context_tokens: float, prefill_s: float, decode_s: float) -> None:
         if gaps >= 1 and decode_s >= SHORTEST_S:
             features = (float(gaps), gaps * context_tokens, prefill_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,27 @@ ARRAYS_FROM = 80
 and below about 90 in the compiled build."""
 NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 NO_OUTPUT = Output(0.0, 0.0)
+
+
+class AheadOfRequest(NamedTuple):
+    """What stands before a new request on one worker: prefills of `work_s`, and the decodes that run.
+
+    A step takes `step_s` and `context_step_s` for each of `context_tokens`, and prefills take up `prefill_share` of the
+    time. The steps are 0 until they are learned. `held_tokens` is the context with shared prefixes counted once.
+    """
+
+    requests: int
+    work_s: float
+    context_tokens: int
+    held_tokens: int
+    step_s: float
+    context_step_s: float
+    prefill_share: float
+
+    def tpot_s(self, prompt_tokens: int) -> float:
+        """Return the inter-token time with a further request; 0 while it is not known."""
+        step_s = self.step_s + self.context_step_s * (self.context_tokens + prompt_tokens)
+        return step_s / (1.0 - self.prefill_share)
 
 
 class WorkerLoads:
@@ -112,6 +133,27 @@ class WorkerLoads:
         load.account.change()
         if len(self._live) >= ARRAYS_FROM and load.candidate.live:
             self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
+
+    def ahead(self, candidate: Candidate, now_s: float) -> AheadOfRequest:
+        """Return what a new request would find on the worker; after the prior while no speed is learned."""
+        load = self.of(candidate)
+        reserved = load.reserved()
+        speed = self._speed(load, now_s)
+        unreserved, weight = load.account.unreserved, load.account.unreserved.weight(now_s)
+        tokens = load.queued_tokens(now_s, reserved)
+        if speed is None:
+            work_s, share = PRIOR_TOKEN_S * tokens, 0.0
+        else:
+            load.settle(speed, now_s)
+            fixed_s = speed.fixed_s + speed.decode_s * reserved.decode_tokens
+            work_s = max(0.0, load.queue_wait_s(speed, now_s, reserved, tokens) - fixed_s)
+            share = load.utilisation.share(speed, now_s, None)
+        elsewhere_tokens = round(weight * unreserved.kv_tokens)
+        held_tokens = round(reserved.kv_tokens * load.account.held_share) + elsewhere_tokens
+        step_s, context_step_s = load.steps.step_s or (0.0, 0.0)
+        requests = reserved.running_requests + round(weight * unreserved.requests)
+        context_tokens = reserved.kv_tokens + elsewhere_tokens
+        return AheadOfRequest(requests, work_s, context_tokens, held_tokens, step_s, context_step_s, share)
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
         self._reuse_value.arrived(hashes, now_s)

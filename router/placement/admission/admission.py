@@ -1,0 +1,220 @@
+"""Admission over all models: what a driver asks at arrival, at each chance for room, and at each end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from policies.view import FleetView, WorkerId
+from router.placement.admission.classes import Claim, RequestClass
+from router.placement.admission.cost import Cost, cost_of
+from router.placement.admission.lines import Waiting
+from router.placement.admission.prediction import Refusal
+from router.placement.admission.queue import AdmissionQueue
+from router.placement.admission.room import Room
+from router.placement.decision_log.decisions import DecisionRecord
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet.endpoints import Candidate
+from router.placement.fleet.fleet import Fleet
+from router.placement.load.fleet_load import WorkerLoads
+from router.placement.request import Request
+from router.placement.ticket_life import Tickets
+from router.placement.tickets import Held, NoRoom, Queued, Reject, Ticket
+
+T = TypeVar("T", bound=Hashable)
+MODELS_KEPT = 64
+"""Models with a queue. Idle ones beyond are forgotten."""
+_HOME_SHARE = 0.25
+"""The part of a prompt that a worker must hold to be its home."""
+
+
+@dataclass(slots=True, frozen=True)
+class _Charged:
+    queue: AdmissionQueue[Any]
+    claim: Claim
+    cost: Cost
+    waited: Waiting[Any] | None
+
+
+@dataclass(slots=True, frozen=True)
+class Waits:
+    """The request waits: it is offered in a `turn`, or expires."""
+
+
+WAITS = Waits()
+
+
+class Admission(Generic[T]):
+    """The queues of all models, and the charges of the requests that run.
+
+    `T` is the driver's request. The driver calls `ask` at arrival, `turn` when there may be room, and in a turn `ask`
+    again for each offered request. Ends come from the tickets.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[RequestClass],
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        loads: WorkerLoads,
+        tickets: Tickets,
+        rng: Random,
+    ) -> None:
+        self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
+        self._fleet = fleet
+        self._room = Room(loads, classes)
+        self._dispatcher = dispatcher
+        self._lengths = tickets.output_lengths
+        self._rng = rng
+        self._queues: dict[str, AdmissionQueue[T]] = {}
+        self._running: dict[int, _Charged] = {}
+        """By ticket."""
+        self._worker: Candidate | None = None
+        """The worker of the latest placement."""
+        tickets.on_room.append(self._seen)
+
+    def pool(self, request: Request) -> str:
+        """Return the model whose workers the request waits for."""
+        return self._fleet.models.base(request.model) or request.model or ""
+
+    def queue(self, model: str) -> AdmissionQueue[T]:
+        queue = self._queues.get(model)
+        if queue is None:
+            if len(self._queues) >= MODELS_KEPT:
+                for name in [name for name, one in self._queues.items() if not one]:
+                    del self._queues[name]
+            queue = self._queues[model] = AdmissionQueue(self._classes, self._room, self._rng)
+        return queue
+
+    def waits(self, request: Request) -> bool:
+        """Return whether other requests wait for the same workers, which this one may not overtake."""
+        queue = self._queues.get(self.pool(request))
+        return queue is not None and bool(queue)
+
+    def ask(
+        self, item: T, request: Request, claim: Claim, now_s: float, within: Container[str] | None = None
+    ) -> Ticket | Queued | Reject | Refusal | Waits:
+        """Place a request, let it wait, or refuse it. `within` limits the endpoints.
+
+        A request that waits is asked again in its turn, and never refused then.
+        """
+        queue = self.queue(self.pool(request))
+        again = item in queue
+        if queue and not again:
+            seen: Ticket | Queued | Reject | NoRoom | DecisionRecord
+            seen = self._dispatcher.survey(request, now_s, within)
+        else:
+            seen = self._dispatch(request, claim, now_s, within)
+        if isinstance(seen, Ticket):
+            self._placed(queue, request, claim, seen, queue.leave(item, now_s), now_s)
+        elif isinstance(seen, Reject):
+            queue.leave(item, now_s)
+        if isinstance(seen, (Ticket, Queued, Reject)):
+            return seen
+        if not again:
+            record = seen.record if isinstance(seen, NoRoom) else seen
+            cost = self._cost(request, record.fleet)
+            refusal = queue.refusal(claim, cost, len(record.candidates), now_s)
+            if refusal is not None:
+                return refusal
+            queue.enter(item, claim, cost, request.arrived_s, now_s, len(record.candidates))
+        return WAITS
+
+    def _dispatch(
+        self, request: Request, claim: Claim, now_s: float, within: Container[str] | None
+    ) -> Ticket | Queued | Reject | NoRoom:
+        def has_room(candidate: Candidate, uncached_tokens: int) -> bool:
+            return self._room.has(claim.of, candidate, uncached_tokens, now_s)
+
+        placed = self._dispatcher.dispatch(request, now_s, within=within, has_room=has_room)
+        assert not isinstance(placed, Held), "it waits here instead"
+        return placed
+
+    def _cost(self, request: Request, seen: FleetView, worker: WorkerId | None = None) -> Cost:
+        """Return the cost of a request on `worker`, or where its first token would come first."""
+        home = _home(seen)
+        if worker is None:
+            best = min(seen.workers, key=lambda view: view.queue_wait_s + view.prefill_s)
+            return cost_of(request, best, self._lengths, home)
+        place = seen.row_of(worker)
+        assert place is not None, "the worker was a candidate"
+        return cost_of(request, seen.worker(place), self._lengths, home)
+
+    def _placed(
+        self,
+        queue: AdmissionQueue[T],
+        request: Request,
+        claim: Claim,
+        ticket: Ticket,
+        waited: Waiting[T] | None,
+        now_s: float,
+    ) -> None:
+        """Charge a dispatched request, and remember it until its end."""
+        cost = self._cost(request, ticket.record.fleet, ticket.candidate.id)
+        queue.charge(claim, cost.seconds, now_s)
+        self._running[ticket.id] = _Charged(queue, claim, cost, waited)
+        self._worker = ticket.candidate
+
+    def leave(self, item: T, request: Request, now_s: float) -> bool:
+        queue = self._queues.get(self.pool(request))
+        return queue is not None and queue.leave(item, now_s) is not None
+
+    def _seen(self, ticket: Ticket) -> None:
+        """Learn from a first token, or correct the charge of a request that has ended, by the length of its answer."""
+        charged, ttft_s = self._running.get(ticket.id), ticket.record.ttft_s
+        if charged is None:
+            return
+        if not ticket.ended:
+            if charged.waited is not None and ttft_s is not None:
+                charged.queue.came(charged.waited, ticket.reservation.at_s + ttft_s)
+            return
+        del self._running[ticket.id]
+        if ticket.output_tokens is not None:
+            charged.queue.settle(charged.claim, charged.cost.corrected_s(ticket.output_tokens))
+
+    def turn(self, now_s: float, offer: Callable[[T], None]) -> float:
+        """Offer waiting requests of all models while there is room; return for how long there is none.
+
+        `offer` has to `ask` for the request again.
+        """
+
+        def placed(item: T) -> Candidate | None:
+            self._worker = None
+            offer(item)
+            return self._worker
+
+        waits_s = [
+            queue.turn(self.candidates(model or None), now_s, placed)
+            for model, queue in list(self._queues.items())
+            if queue
+        ]
+        return min(waits_s, default=inf)
+
+    def expired(self, now_s: float) -> list[Waiting[T]]:
+        """Take out and return the requests that have waited for too long."""
+        return [one for queue in self._queues.values() for one in queue.expired(now_s)]
+
+    def candidates(self, model: str | None) -> Sequence[Candidate]:
+        return self._fleet.candidate_sets.of(model).ready
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            model: {line.of.name: {"waiting": line.requests, "work_s": line.seconds} for line in queue.lines()}
+            for model, queue in self._queues.items()
+        }
+
+
+def _home(seen: FleetView) -> WorkerId | None:
+    """Return the worker that holds a good part of the prompt, and more than the others."""
+    cached = seen.cached_tokens
+    place = int(cached.argmax())
+    most = float(cached[place])
+    if most < _HOME_SHARE * (most + float(seen.uncached_tokens[place])) or (cached == most).sum() > 1:
+        return None
+    return seen.ids[place]

@@ -1,0 +1,73 @@
+"""Which workers have room for a request of a class: the work ahead of it there is less than the headroom.
+
+The gateway's own ledger decides. A scrape only adds load from elsewhere, whose weight fades when scrapes stop, so stale
+metrics never stop dispatch. A worker without requests always has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from policies.view import WorkerId
+from router.placement.admission.classes import RequestClass
+from router.placement.fleet.endpoints import Candidate
+from router.placement.load.fleet_load import AheadOfRequest, WorkerLoads
+
+HEADROOM_S = 0.2
+"""Prefill work that may wait in a worker. It keeps the worker busy until the gateway has seen the end of a prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What other classes leave to one class: its part of each worker, and the inter-token time that they need."""
+
+    part: float
+    tpot_s: float
+
+    @classmethod
+    def of(cls, one: RequestClass, classes: Iterable[RequestClass]) -> Limits:
+        others = [other for other in classes if other is not one]
+        part = max(0.0, 1.0 - sum(other.floor for other in others))
+        return cls(part, min((other.tpot_s for other in others if other.tpot_s is not None), default=inf))
+
+
+class Room:
+    """The room that a fleet has for each class. `classes` are all that are configured."""
+
+    def __init__(self, loads: WorkerLoads, classes: Iterable[RequestClass], headroom_s: float = HEADROOM_S) -> None:
+        classes = tuple(classes)
+        self._loads = loads
+        self._headroom_s = headroom_s
+        self._limits: Mapping[str, Limits] = {one.name: Limits.of(one, classes) for one in classes}
+
+    def has(self, one: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
+        """Return whether the worker may take a request of the class now."""
+        return not self.missing_s(one, self._loads.ahead(candidate, now_s), candidate, uncached_tokens)
+
+    def missing_s(self, one: RequestClass, ahead: AheadOfRequest, candidate: Candidate, uncached_tokens: int) -> float:
+        """Return for how long the worker has no room as far as its prefills show; infinite if something else lacks."""
+        if not ahead.requests:
+            return 0.0
+        limits = self._limits[one.name]
+        capacity_tokens = candidate.capacity_tokens * limits.part
+        if capacity_tokens and ahead.held_tokens + uncached_tokens > capacity_tokens:
+            return inf
+        if limits.tpot_s < inf and ahead.tpot_s(uncached_tokens) > limits.tpot_s:
+            return inf
+        return max(0.0, ahead.work_s - self._headroom_s * limits.part)
+
+    def open(
+        self, one: RequestClass, candidates: Iterable[Candidate], now_s: float
+    ) -> tuple[dict[WorkerId, None], float]:
+        """Return the workers with room for a short prompt of the class, and when the next one may have some."""
+        found: dict[WorkerId, None] = {}
+        wait_s = inf
+        for candidate in candidates:
+            missing_s = self.missing_s(one, self._loads.ahead(candidate, now_s), candidate, 1)
+            if missing_s:
+                wait_s = min(wait_s, missing_s)
+            else:
+                found[candidate.id] = None
+        return found, wait_s
