@@ -12,6 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
+        from loadtest.admission import command as admission
         from loadtest.bench import command as bench
         from loadtest.compare import command as compare
         from loadtest.lab import command as lab
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
     for name, module in (
+        ("admission", admission),
         ("bench", bench),
         ("compare", compare),
         ("fit-profile", profiles),

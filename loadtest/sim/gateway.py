@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol, TypeAlias
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.handover import CONNECTOR_NAME, RULES, HandoverSetting, Network
@@ -23,7 +24,7 @@ from router.placement.fleet.roles import CONNECTOR
 from router.placement.handover.plan import HANDOVER_FIRST_EVENT_S, LegPlan
 from router.placement.held_by_worker import HeldByWorker
 from router.placement.request import Request
-from router.placement.tickets import Held, Reject, Ticket
+from router.placement.tickets import Held, NoRoom, Queued, Reject, Ticket
 from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"
@@ -85,6 +86,7 @@ class SimulatedGateway:
         handover: HandoverSetting | None = None,
         network: Network | None = None,
         more: Callable[[], bool] | None = None,
+        queue: MakeQueue | None = None,
         seed: int = 0,
     ) -> None:
         self._usage_share = usage_share
@@ -108,7 +110,12 @@ class SimulatedGateway:
                 worker.on_events.append(link.published)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.core.tickets.on_prefills_done.append(self._held_calls.relieved)
+        self.queue = None if queue is None else queue(self)
         time.after(LOAD_INTERVAL_S, self._read_loads)
+
+    @property
+    def workers(self) -> Collection[EngineWorker]:
+        return self._workers.values()
 
     def tells_usage(self) -> bool:
         """Return whether the answer that ends now reports its usage."""
@@ -132,6 +139,9 @@ class SimulatedGateway:
             max_tokens=call.max_tokens,
             session_id=session,
         )
+        if self.queue is not None:
+            self.hear()
+            return self.queue.arrived(request)
         answer = self._dispatch(request)
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
@@ -175,10 +185,13 @@ class SimulatedGateway:
 
     def _one_worker(self, request: Request, *, may_hold: bool) -> Placed | Rejected | Held:
         answer = self.core.dispatcher.dispatch(request, self.time.now_s, may_hold=may_hold)
+        assert not isinstance(answer, NoRoom), "it was not asked for"
+        return answer if isinstance(answer, Held) else self.placed(answer)
+
+    def placed(self, answer: Ticket | Queued | Reject) -> Placed | Rejected:
+        """Return the dispatcher's answer as a call gets it."""
         if isinstance(answer, Ticket):
             return Placed(self, answer, self._worker_of(answer))
-        if isinstance(answer, Held):
-            return answer
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
 
     def statistics(self) -> dict[str, object]:
@@ -204,17 +217,31 @@ class SimulatedGateway:
 class HeldCall:
     """A call that waits in the gateway. `heard` gets its place or rejection, unless its client leaves."""
 
-    __slots__ = ("_among", "heard", "held", "request")
+    __slots__ = ("_leaves", "heard", "held", "request")
 
-    def __init__(self, among: HeldCalls, request: Request, held: Held) -> None:
-        self._among = among
+    def __init__(self, leaves: Callable[[HeldCall], bool], request: Request, held: Held | None = None) -> None:
+        self._leaves = leaves
         self.request = request
         self.held = held
         self.heard: list[Callable[[Placed | Rejected], None]] = []
 
     def leave(self) -> bool:
         """End the wait, because the client closed its connection; return False if the call no longer waits."""
-        return self._among.waiting.leave(self)
+        return self._leaves(self)
+
+    def hear(self, answer: Placed | Rejected) -> None:
+        for heard in self.heard:
+            heard(answer)
+
+
+class CallQueue(Protocol):
+    """Where calls wait."""
+
+    def arrived(self, request: Request) -> Placed | Rejected | HeldCall:
+        """Place a call that has just arrived, refuse it, or let it wait."""
+
+
+MakeQueue: TypeAlias = Callable[[SimulatedGateway], CallQueue]
 
 
 class HeldCalls:
@@ -226,8 +253,8 @@ class HeldCalls:
         self.waiting: HeldByWorker[HeldCall] = HeldByWorker()
 
     def enter(self, request: Request, held: Held) -> HeldCall:
-        call = HeldCall(self, request, held)
-        self._wait(call)
+        call = HeldCall(self.waiting.leave, request, held)
+        self._wait(call, held)
         return call
 
     def relieved(self, worker: WorkerId) -> None:
@@ -238,9 +265,10 @@ class HeldCalls:
         if self.waiting.first(worker):
             self._time.after(0.0, self._offer, worker)
 
-    def _wait(self, call: HeldCall) -> None:
-        self.waiting.enter(call, call.held.worker)
-        self._time.at(call.held.until_s, self._expired, call, call.held)
+    def _wait(self, call: HeldCall, held: Held) -> None:
+        call.held = held
+        self.waiting.enter(call, held.worker)
+        self._time.at(held.until_s, self._expired, call, held)
 
     def _offer(self, worker: WorkerId) -> None:
         for call in self.waiting.first(worker):
@@ -257,11 +285,9 @@ class HeldCalls:
             return None
         answer = self._dispatch(call.request)
         if isinstance(answer, Held):
-            call.held = answer
-            self._wait(call)
+            self._wait(call, answer)
             return None
-        for heard in call.heard:
-            heard(answer)
+        call.hear(answer)
         return answer.ticket.candidate.id if isinstance(answer, Placed) and answer.prefill is None else None
 
 
