@@ -81,6 +81,7 @@ class ErrorKind(Enum):
     REQUEST_ABOVE_TOKEN_LIMIT = _client(
         "request_above_token_limit", 429, "Request larger than the caller's token limit", "tokens"
     )
+    WAIT_TOO_LONG = _client("wait_too_long", 429, "The request would wait for too long", "requests")
     # fault of the workers
     NO_WORKER = _fleet("no_worker_available", 503, "No worker is ready")
     OVERLOADED = _fleet("overloaded", 503, "Every worker refused for load")
@@ -129,14 +130,22 @@ def problem(status: int, code: str, title: str, detail: str) -> dict[str, object
 class RequestError(Exception):
     """A request that the gateway answers itself with `kind`.
 
-    `retry_after_s` becomes a ``Retry-After`` header (whole seconds, rounded up).
+    `retry_after_s` becomes a ``Retry-After`` header (whole seconds, rounded up), and the `reason` of `WAIT_TOO_LONG`
+    an ``x-warmroute-refused`` header.
     """
 
     def __init__(
-        self, kind: ErrorKind, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.reason = reason

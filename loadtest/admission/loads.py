@@ -90,7 +90,7 @@ def mix(seed: int, times: float) -> Load:
 
     Prompts have 1,800 tokens and answers 512. Requests come at `times` the rate that the fleet serves.
     """
-    critical = RequestClass("critical", share=0.4, floor=0.5, ttft_s=1.0, tpot_s=0.04)
+    critical = RequestClass("critical", share=0.4, floor=0.5, ttft_s=1.0, tpot_s=0.08)
     normal, batch = RequestClass("normal", share=0.6), RequestClass("batch", share=0.0)
     drawing, until_s = Drawing(seed), 120.0
     order = (normal, critical, normal, batch, normal)

@@ -111,13 +111,13 @@ def settings_file(arguments: argparse.Namespace) -> Path | None:
     return file if file is not None or not named else Path(named)
 
 
-def read_usable_settings(arguments: argparse.Namespace) -> Loaded:
+def read_usable_settings(arguments: argparse.Namespace, further: Sequence[Check] = ()) -> Loaded:
     """Return the settings as `read_settings` does, after reading the tokenizers and chat templates that they name.
 
     Raises:
         ConfigError: names every mistake found.
     """
-    return read_settings(arguments, (_broken_files,))
+    return read_settings(arguments, (_broken_files, *further))
 
 
 def _broken_files(config: Config) -> Iterable[Finding]:

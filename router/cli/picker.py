@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
+from collections.abc import Iterator
 
 from router.cli.options import (
     Commands,
@@ -19,6 +20,7 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
 from router.config.model import Config
+from router.config.problems import Finding
 from router.control.start import sources_of
 from router.picker.flags import add_flags, ignored, settings_of
 from router.process.signals import ignore_until_handled
@@ -60,6 +62,11 @@ def _installed(name: str) -> bool:
         return False
 
 
+def _no_classes(config: Config) -> Iterator[Finding]:
+    if config.classes:
+        yield ("classes",), "the picker has no classes of requests", "remove them, or use warmroute serve"
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.translate is not None:
         return print_translation(arguments.translate)
@@ -75,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.set = [*settings_of(arguments), *arguments.set]
 
     def read() -> Config:
-        return picker_config(read_settings(arguments))
+        return picker_config(read_settings(arguments, (_no_classes,)))
 
-    config = picker_config(read_usable_settings(arguments))
+    config = picker_config(read_usable_settings(arguments, (_no_classes,)))
     sources = sources_of(config, read, settings_file(arguments))
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()

@@ -162,7 +162,8 @@ class DiscoveryConfig(Section, frozen=True):
 
 
 class SloConfig(Section, frozen=True):
-    """Service levels of a stream. They change no decision: metrics count the streams that met them."""
+    """Service levels of a stream. Metrics count the streams that met those of a route or model. Those of a class order
+    its requests and protect them from other classes."""
 
     ttft: Seconds | None = None
     """Longest time to first token."""
@@ -212,6 +213,25 @@ class PolicyConfig(Section, frozen=True):
     """Seed of the rule's random numbers."""
 
 
+class ClassConfig(Section, frozen=True):
+    """How the requests of a class are treated while the workers are busy. Classes are listed in the order in which they
+    go first."""
+
+    share: Annotated[float, Meta(ge=0)] = 1.0
+    """Weight of the class against other classes that wait. 0: it runs only on what the others leave."""
+    floor: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Part of each worker that other classes leave free: of the prefill work that may wait there, and of its KV
+    cache."""
+    slo: SloConfig = field(default_factory=SloConfig)
+    """ttft: when a first token is due; of two requests of a tenant the one that is due earlier goes first. tpot: other
+    classes do not go to a worker where they would make the time per output token longer than this."""
+    max_wait_s: Seconds | None = None
+    """Longest time to first token. A request that would have to wait longer is refused at once with 429. Default: no
+    request is refused for its wait."""
+    starvation_s: Seconds = 120.0
+    """Wait after which a class with share 0 gets a small share."""
+
+
 class RouteMatch(Section, frozen=True):
     """Conditions on a request; all of them must hold. Names match exactly, or by their start if they end in `*`."""
 
@@ -258,6 +278,8 @@ class RouteConfig(Section, frozen=True):
     shadow: tuple[str, ...] = ()
     """Policies, or rules with default parameters, that decide beside the route's own and are never obeyed.
     GET /admin/v1/routes/{name}/shadow compares them. They see up to 100 requests per second and process."""
+    request_class: str | None = None
+    """The class of the route's requests, one of `classes`. Default: that of the tenant."""
     layers: dict[str, Any] = field(default_factory=dict)
     """Further features for the route's requests, by name, each with its own settings."""
 
@@ -525,6 +547,11 @@ class TenantConfig(Section, frozen=True):
     max_buffered_body_bytes: Positive | None = None
     """Bytes of all request bodies of the tenant in memory. A request beyond the limit gets 503, and a single larger
     body gets 413. Default: only limits.max_buffered_body_bytes applies."""
+    classes: tuple[str, ...] = ()
+    """Classes that the tenant's requests may name in X-Request-Class; the first one is their class if they name none.
+    Default: the class called default, or the first one."""
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    """The tenant's part of its class, against other tenants that wait."""
     trusted: bool = False
     """The tenant may send every parameter of auth.allow."""
 
@@ -692,6 +719,9 @@ class Config(Section, frozen=True):
     """Further policies by name, for `routes`. Each is an object of its own."""
     routes: tuple[RouteConfig, ...] = ()
     """Which policy decides for which requests. Default: `policy` decides for all."""
+    classes: dict[str, ClassConfig] = field(default_factory=dict)
+    """Classes of requests: who goes first, who waits and who is refused while the workers are busy, with turns between
+    tenants. Requests then wait in the gateway and not in the workers. Default: none, and no order."""
     redis: RedisConfig = field(default_factory=RedisConfig)
     """What the gateways of a fleet share. Needs pip install 'warmroute[redis]'."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -33,6 +33,7 @@ from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.identify.stage import IdentifyStage
+from router.requests.layers.classes.layer import RequestClasses
 from router.requests.layers.relearn.layer import Relearn
 from router.requests.metrics import GatewayMetrics
 from router.requests.placing import PlacementGate
@@ -101,14 +102,17 @@ class Assembly:
         self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
         fleet.on_evidence.append(self._note_reads)
         self.service_levels = ServiceLevels(config)
-        self.features = features(config, core.tickets, fleet, loop, context.relearn, context.traces)
+        self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
+        self.features = features(config, core.tickets, fleet, loop, context.relearn, context.traces, self.classes)
         self.handovers = (
             Handovers(config.handover, core, fleet, loop, metrics, timeouts.connect_s)
             if config.handover.connector
             else None
         )
         self.services = self._services(context)
-        self.preview = Preview(self.identifier, self.callers, self.keys, self.services.request_ids, loop.time)
+        self.preview = Preview(
+            self.identifier, self.callers, self.keys, self.services.request_ids, loop.time, self.classes
+        )
 
     def _pools(self, context: GatewayContext, tls: Callable[[Endpoint], ssl.SSLContext | None]) -> ConnectionPool:
         config = context.config
@@ -138,6 +142,7 @@ class Assembly:
             self.features,
             self.identifier.models,
             self._kv_plans(context),
+            self.classes,
         )
 
     def _services(self, context: GatewayContext) -> GatewayServices:

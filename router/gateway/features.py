@@ -13,6 +13,7 @@ from router.gateway.layers.usage.layer import UsageObservation
 from router.placement.fleet.fleet import Fleet
 from router.placement.ticket_life import Tickets
 from router.requests.layer import Feature, Features, RouteFeature
+from router.requests.layers.classes.layer import RequestClasses
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.relearn.layer import Relearn, RelearnFeature
 from router.requests.layers.route_queue.layer import RouteQueues
@@ -28,9 +29,12 @@ def features(
     loop: asyncio.AbstractEventLoop,
     relearn: Relearn | None,
     traces: TraceSink | None,
+    classes: RequestClasses | None,
 ) -> Features:
-    """Return the features of a gateway. `relearn` and `traces` are None while these are off."""
+    """Return the features of a gateway. `relearn`, `traces` and `classes` are None while these are off."""
     made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
+    if classes is not None:
+        made.append(classes)
     if traces is not None:
         made.append(Tracer(config.tracing, traces, loop.time))
     if config.headers.receipt != "off":

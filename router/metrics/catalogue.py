@@ -148,6 +148,11 @@ _TABLE = {
     "gauge queued_requests": "Requests queued now because no worker is ready.",
     "gauge held_requests{route,model}": "Requests held now by route and model: the policy waits for a better moment to "
     "send them.",
+    "gauge class_waiting_requests{request_class}": "Requests that wait now for their turn, by class.",
+    "gauge class_waiting_seconds{request_class}": "Work of the requests that wait for their turn, in seconds of one "
+    "worker, by class.",
+    "counter class_refusals{request_class,reason}": "Requests refused by their class: predicted-wait (at arrival), "
+    "waited (for as long as it allows) or queue-full.",
     # identity of prompts
     "gauge max models{tokenizer}": "Models by what tokenises their prompts: local, worker (its /tokenize, which is "
     "slower), or none, so that prompts have no token ids.",

@@ -191,7 +191,7 @@ class Pick:
             parts.gate.queue(incoming, self)
         elif isinstance(placed, Held):
             self._waited = Waited.HOLD
-            parts.gate.hold_queue.enter(self, placed)
+            parts.gate.hold(incoming, self, placed)
         elif isinstance(placed, RequestError):
             self._settle(placed)
         else:

@@ -47,32 +47,47 @@ class Dispatcher:
         may_wait: bool = False,
         within: Container[str] | None = None,
         decided: DecisionRecord | None = None,
-        has_room: HasRoom | None = None,
-    ) -> Ticket | Held | Queued | Reject | NoRoom:
+    ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and reserve the request's load there, in one step.
 
         With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
         length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate
         is at its limit of reserved requests. `within` limits the endpoints. `decided` is what the policy has decided
-        just now for a plan that was not made, so that it is not asked twice. With `has_room` the request goes to the
-        best worker that has room for it, and nowhere if none has.
+        just now for a plan that was not made, so that it is not asked twice.
         """
         if decided is None:
-            selection = self._selector.select(request, (), now_s, within)
-            if may_wait and isinstance(selection, Reject) and selection.at_limit:
-                selection = Queued(selection.error.message, at_limit=True)
-            if isinstance(selection, Queued):
-                self._counts["queued"] += 1
-                return selection
-            if isinstance(selection, Reject):
-                if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
-                    self._fleet.unknown_model(request.model)
-                return self._reject(selection)
-            decided = self._placer.decide(request, selection, now_s)
-        if has_room is not None and not with_room(decided, has_room):
-            return NoRoom(decided)
+            found = self._decide(request, now_s, within, may_wait=may_wait)
+            if not isinstance(found, DecisionRecord):
+                return found
+            decided = found
         held = hold(request, decided.candidates, decided.decision, now_s) if may_hold else None
         return self._placer.place(request, decided, now_s, attempt=1) if held is None else held
+
+    def dispatch_with_room(
+        self, request: Request, now_s: float, has_room: HasRoom, within: Container[str] | None = None
+    ) -> Ticket | NoRoom | Queued | Reject:
+        """Choose the best candidate that has room for the request, and reserve its load there; it is never held."""
+        decided = self._decide(request, now_s, within, may_wait=False)
+        if not isinstance(decided, DecisionRecord):
+            return decided
+        if not with_room(decided, has_room):
+            return NoRoom(decided)
+        return self._placer.place(request, decided, now_s, attempt=1)
+
+    def _decide(
+        self, request: Request, now_s: float, within: Container[str] | None, *, may_wait: bool
+    ) -> DecisionRecord | Queued | Reject:
+        selection = self._selector.select(request, (), now_s, within)
+        if may_wait and isinstance(selection, Reject) and selection.at_limit:
+            selection = Queued(selection.error.message, at_limit=True)
+        if isinstance(selection, Queued):
+            self._counts["queued"] += 1
+            return selection
+        if isinstance(selection, Reject):
+            if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
+                self._fleet.unknown_model(request.model)
+            return self._reject(selection)
+        return self._placer.decide(request, selection, now_s)
 
     def survey(
         self, request: Request, now_s: float, within: Container[str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from random import Random
 
@@ -14,6 +15,9 @@ from router.config.tree import Path
 from router.placement.policies.chosen_policy import spec_of
 from router.placement.policies.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_MOST_CLASSES = 16
+
 
 def check(config: Config) -> Iterator[Finding]:
     """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, and side
@@ -24,12 +28,36 @@ def check(config: Config) -> Iterator[Finding]:
             yield ("policies", name), "default is the name of the section policy", "choose another name"
         yield from _policy(policy, ("policies", name))
     yield from _routes(config)
+    yield from _classes(config)
     between_workers = config.handover.pulls or config.handover.connector == OffloadingPeer.name
     for index, worker in enumerate(config.workers if between_workers else ()):
         label = worker.labels.get(PEER_LABEL)
         if label is not None and labelled_address(label, "") is None:
             problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"
             yield ("workers", index, "labels", PEER_LABEL), problem, "write the port of the worker's side channel"
+
+
+def _classes(config: Config) -> Iterator[Finding]:
+    """Find classes that are named and not there, floors that leave nothing, and what does not go with classes."""
+    known = ", ".join(config.classes) or "none"
+    for name in config.classes:
+        if not _NAME.fullmatch(name):
+            yield ("classes", name), f"{name!r} is no name of a class", "write lower-case letters, digits, - and _"
+    if sum(one.floor for one in config.classes.values()) >= 1.0:
+        yield ("classes",), "the floors add up to 1 or more, which leaves nothing", "make them smaller"
+    if config.classes and (config.handover.connector or config.handover.pulls):
+        yield ("classes",), "classes do not go with KV handover or pulls", "remove one of the two"
+    if len(config.classes) > _MOST_CLASSES:
+        yield ("classes",), f"there are more than {_MOST_CLASSES} classes", "remove some: each has metrics of its own"
+    named: list[tuple[Path, str]] = [
+        (("routes", index, "request_class"), route.request_class)
+        for index, route in enumerate(config.routes)
+        if route.request_class is not None
+    ]
+    named += [(("tenants", tenant, "classes"), name) for tenant, one in config.tenants.items() for name in one.classes]
+    for place, name in named:
+        if name not in config.classes:
+            yield place, f"no class is called {name}", f"write one of `classes` ({known})"
 
 
 def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from router.placement.admission.classes import Claim
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.requests.layer import Layer, Rewrite
@@ -23,9 +24,9 @@ class IncomingRequest:
     """
 
     __slots__ = (
-        "admitted_by", "alternatives", "arrived_s", "body", "caller", "digest", "exemplar", "form", "head", "id", "key",
-        "layers", "named", "queued_for_model", "request", "rewrites", "route", "size_bytes", "ticket", "withheld",
-        "within",
+        "admitted_by", "alternatives", "arrived_s", "body", "caller", "claim", "digest", "exemplar", "form", "head",
+        "id", "key", "layers", "named", "queued_for_model", "request", "rewrites", "route", "size_bytes", "ticket",
+        "withheld", "within",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class IncomingRequest:
         """What was read of `body`, if it is a form."""
         self.admitted_by: LimitedQueue | None = None
         """The queue against whose limit the request counts."""
+        self.claim: Claim | None = None
+        """Its class and tenant, once it asks for a worker and there are classes."""
         self.named: str | None = None
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None

@@ -19,6 +19,7 @@ from router.requests.identify.model_choice import ModelChoice
 from router.requests.incoming import IncomingRequest
 from router.requests.layer import Features
 from router.requests.metrics import GatewayMetrics
+from router.requests.ordered_queue import OrderedQueue
 from router.requests.queues.hold import HoldQueue
 from router.requests.queues.limited import LimitedQueue
 from router.requests.queues.no_worker import NoWorkerQueue
@@ -93,6 +94,7 @@ class PlacementGate:
     features: Features
     models: ModelChoice
     planner: Planner | None = None
+    classes: OrderedQueue | None = None
 
     def body_key(self, incoming: IncomingRequest) -> int:
         if not incoming.key and (incoming.digest is not None or incoming.body):
@@ -168,8 +170,13 @@ class PlacementGate:
         now_s: float,
         within: frozenset[str] | None,
         decided: DecisionRecord | None,
-    ) -> Ticket | Held | Queued | Reject:
+    ) -> Ticket | Held | Queued | Reject | RequestError:
         """Ask for one worker, unless the policy has decided."""
+        if self.classes is not None and request.pinned is None and incoming.route.prefills:
+            ordered = self.classes.ask(incoming, request, now_s, within)
+            if self.models.falls_back and isinstance(ordered, (Queued, Reject)):
+                return self.fallback(incoming, request, ordered, now_s, False, within)
+            return ordered
         may_hold = self._may_hold(incoming, waited)
         if not self.models.falls_back:
             return self.dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
@@ -297,6 +304,11 @@ class PlacementGate:
             queue.waits_elsewhere(request)
         self.no_worker.enter(request, incoming.queued_for_model)
 
+    def hold(self, incoming: IncomingRequest, request: WaitingRequest, held: Held) -> None:
+        """Let `request` wait for its turn in its class, or for as long as the policy holds it."""
+        if self.classes is None or not self.classes.enter(incoming, request):
+            self.hold_queue.enter(request, held)
+
     def leave_queues(self, incoming: IncomingRequest, request: WaitingRequest) -> None:
         """Remove `request` from the queue that it waits in, if any."""
         queue = self._queue_of(incoming)
@@ -304,6 +316,8 @@ class PlacementGate:
             queue.leave(request)
         self.no_worker.leave(request)
         self.hold_queue.leave(request)
+        if self.classes is not None:
+            self.classes.leave(incoming)
 
     def ended(self, incoming: IncomingRequest) -> None:
         self.no_worker.freed()

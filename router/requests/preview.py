@@ -9,6 +9,7 @@ from router.errors import ErrorKind, RequestError
 from router.placement.request import Request
 from router.requests.identify.stage import IdentifyStage
 from router.requests.incoming import IncomingRequest
+from router.requests.ordered_queue import OrderedQueue
 from router.requests.request_head import RequestHead
 from router.requests.request_ids import RequestIds
 from router.security.callers import Caller, Callers
@@ -19,10 +20,11 @@ from router.security.keys import ApiKeys
 class PreviewedRequest:
     """A request that was not dispatched, and its body as a worker would get it.
 
-    `fallbacks` yields it once for each fallback of its model.
+    `turn` is its turn in its class, None without classes. `fallbacks` yields it once for each fallback of its model.
     """
 
     request: Request
+    turn: Mapping[str, object] | None
     fallbacks: Iterator[Request]
     body: bytes
 
@@ -36,6 +38,7 @@ class Preview:
     keys: ApiKeys | None
     request_ids: RequestIds
     time: Callable[[], float]
+    classes: OrderedQueue | None = None
 
     async def request(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -52,7 +55,8 @@ class Preview:
         caller = self._caller(key_name)
         incoming = IncomingRequest(head, body, route, self.request_ids.of(head), caller, self.time())
         request = await self.identifier.preview(incoming)
-        return PreviewedRequest(request, self.identifier.models.instead(incoming, request), incoming.body)
+        turn = None if self.classes is None else self.classes.explained(incoming, request)
+        return PreviewedRequest(request, turn, self.identifier.models.instead(incoming, request), incoming.body)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

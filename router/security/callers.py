@@ -22,6 +22,22 @@ _REPLACED = frozenset({b"traceparent"})
 """Request headers in whose place a traced request gets the gateway's own."""
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority", "transfer_params": PREFILLER}
 """The request header that each permission allows."""
+CLAIMS = frozenset(
+    {
+        b"x-request-class",
+        b"x-llm-d-inference-objective",
+        b"x-gateway-inference-objective",
+        b"x-dynamo-meta-policy-class",
+        b"x-smg-priority",
+        b"x-llm-d-inference-fairness-id",
+        b"x-gateway-inference-fairness-id",
+        b"x-llm-d-slo-ttft-ms",
+        b"x-slo-ttft-ms",
+        b"x-dynamo-slo-ttft-ms",
+        b"x-llm-d-inference-ttl",
+    }
+)
+"""Request headers that claim a class, a fairness id or a deadline, in the words of several routers."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
 """Request headers with a digest or signature of the body. They are wrong once the gateway has changed the body."""
 
@@ -29,7 +45,17 @@ VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md
 class TenantUsage:
     """The current use of one tenant, against its quotas (None: no quota)."""
 
-    __slots__ = ("_max_body_bytes", "_max_queued", "bodies_refused", "body_bytes", "name", "queued", "queued_refused")
+    __slots__ = (
+        "_max_body_bytes",
+        "_max_queued",
+        "bodies_refused",
+        "body_bytes",
+        "classes",
+        "name",
+        "queued",
+        "queued_refused",
+        "weight",
+    )
 
     def __init__(self, name: str, tenant: TenantConfig) -> None:
         self.name = name
@@ -45,6 +71,7 @@ class TenantUsage:
         """Use other quotas for the requests that follow."""
         self._max_queued = tenant.max_queued_requests
         self._max_body_bytes = tenant.max_buffered_body_bytes
+        self.classes, self.weight = tenant.classes, tenant.weight
 
     @property
     def may_queue(self) -> bool:
@@ -127,6 +154,8 @@ class Callers:
         self._limits = RateLimits(config.limits)
         self._open = not has_keys(config.auth)
         self._withheld = _REPLACED if config.tracing.endpoint is not None else frozenset()
+        if config.classes:
+            self._withheld |= CLAIMS  # the gateway obeys those of callers that may send them
         if config.handover.connector is not None:
             self._withheld |= {PREFILLER}  # the gateway obeys it, and writes its own
         self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits(), withheld=self._withheld)

@@ -111,6 +111,21 @@ class HandoverExplanation(Shape):
     terms: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class AdmissionExplanation(Shape):
+    """The turn that the request would get in its class. `place` requests of its class are before it.
+
+    `action` is dispatch, wait, refuse or queue (no worker is ready), and `reason` says why. `ttft_s` is the time to its
+    first token to expect; null while no worker is ready.
+    """
+
+    request_class: str
+    tenant: str
+    place: int
+    ttft_s: float | None
+    action: str
+    reason: str
+
+
 class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
@@ -120,7 +135,8 @@ class ExplanationDocument(Shape):
     `prompt_tokens` is counted if `prompt_tokens_exact`, else estimated from the size of the body or of the text.
     `policy` is the name in `policies`, or the rule of `policy`. `choice_name` is the name of the chosen worker, if it
     has one. `passed_over` are the other models that were tried, in order, of the request's model and its fallbacks.
-    If a fallback would serve, `model` is the fallback. `handover` is null without `handover.connector`.
+    If a fallback would serve, `model` is the fallback. `handover` is null without `handover.connector`, and
+    `admission` without `classes`.
     """
 
     request_id: str
@@ -140,6 +156,7 @@ class ExplanationDocument(Shape):
     choice_name: str | None = None
     passed_over: list[PassedOverModel] = msgspec.field(default_factory=list)
     handover: HandoverExplanation | None = None
+    admission: AdmissionExplanation | None = None
 
 
 @operation(
@@ -166,6 +183,8 @@ async def explain(call: Call) -> Answer:
     document.choice_name = None if document.choice is None else call.process.fleet.name_of(document.choice)
     if call.process.config.handover.connector is not None:
         document.handover = _handover(call.process, previewed, headers, now_s)
+    if previewed.turn is not None:
+        document.admission = msgspec.convert(previewed.turn, AdmissionExplanation)
     return Answer(document)
 
 

@@ -251,7 +251,7 @@ class RequestDriver:
         elif effect is Effect.END:
             self._end()
         elif isinstance(taken, Held):
-            placements.hold_queue.enter(self, taken)
+            placements.hold(outbound, self, taken)
             outbound.arm()
         else:
             placements.queue(outbound, self)

@@ -22,7 +22,7 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.request import Request
 from router.placement.ticket_life import Tickets
-from router.placement.tickets import Held, NoRoom, Queued, Reject, Ticket
+from router.placement.tickets import NoRoom, Queued, Reject, Ticket
 
 T = TypeVar("T", bound=Hashable)
 MODELS_KEPT = 64
@@ -74,6 +74,7 @@ class Admission(Generic[T]):
         """By ticket."""
         self._worker: Candidate | None = None
         """The worker of the latest placement."""
+        self._tickets = tickets
         tickets.on_room.append(self._seen)
 
     def pool(self, request: Request) -> str:
@@ -99,7 +100,8 @@ class Admission(Generic[T]):
     ) -> Ticket | Queued | Reject | Refusal | Waits:
         """Place a request, let it wait, or refuse it. `within` limits the endpoints.
 
-        A request that waits is asked again in its turn, and never refused then.
+        A request that waits is asked again in its turn, and never refused for its wait then. One for which
+        no worker is ready leaves the queue.
         """
         queue = self.queue(self.pool(request))
         again = item in queue
@@ -110,7 +112,7 @@ class Admission(Generic[T]):
             seen = self._dispatch(request, claim, now_s, within)
         if isinstance(seen, Ticket):
             self._placed(queue, request, claim, seen, queue.leave(item, now_s), now_s)
-        elif isinstance(seen, Reject):
+        elif isinstance(seen, (Queued, Reject)):
             queue.leave(item, now_s)
         if isinstance(seen, (Ticket, Queued, Reject)):
             return seen
@@ -129,9 +131,7 @@ class Admission(Generic[T]):
         def has_room(candidate: Candidate, uncached_tokens: int) -> bool:
             return self._room.has(claim.of, candidate, uncached_tokens, now_s)
 
-        placed = self._dispatcher.dispatch(request, now_s, within=within, has_room=has_room)
-        assert not isinstance(placed, Held), "it waits here instead"
-        return placed
+        return self._dispatcher.dispatch_with_room(request, now_s, has_room, within)
 
     def _cost(self, request: Request, seen: FleetView, worker: WorkerId | None = None) -> Cost:
         """Return the cost of a request on `worker`, or where its first token would come first."""
@@ -199,6 +199,47 @@ class Admission(Generic[T]):
 
     def candidates(self, model: str | None) -> Sequence[Candidate]:
         return self._fleet.candidate_sets.of(model).ready
+
+    def explained(self, request: Request, claim: Claim, now_s: float) -> dict[str, Any]:
+        """Return what would become of a request now: its class, its place, the time to its first token, and why."""
+        seen, queue = self._dispatcher.survey(request, now_s), self._queues.get(self.pool(request))
+        place = 0 if queue is None else queue.place(claim)
+        if not isinstance(seen, DecisionRecord):
+            return {"place": place, "ttft_s": None, "action": "queue", "reason": "no worker is ready"}
+        cost = self._cost(request, seen.fleet)
+        queue = self.queue(self.pool(request))
+        ttft_s = queue.expected_s(claim, cost, len(seen.candidates), now_s)
+        refusal = queue.refusal(claim, cost, len(seen.candidates), now_s)
+        uncached = seen.fleet.uncached_tokens
+        room = [
+            one.id
+            for one, tokens in zip(seen.candidates, uncached, strict=True)
+            if self._room.has(claim.of, one, int(tokens), now_s)
+        ]
+        if refusal is not None:
+            action, reason = "refuse", f"its first token would come later than its class allows: {refusal.reason}"
+        elif queue:
+            action, reason = "wait", f"{len(queue)} requests wait for the workers of its model"
+        elif not room:
+            action, reason = "wait", "no worker has room for its class"
+        else:
+            action, reason = "dispatch", f"{len(room)} workers have room for its class"
+        return {"place": place, "ttft_s": ttft_s, "action": action, "reason": reason}
+
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by class how many requests wait, and the seconds of work that they are."""
+        lines = [line for queue in self._queues.values() for line in queue.lines()]
+        return {
+            name: (
+                sum(line.requests for line in lines if line.of.name == name),
+                sum(line.seconds for line in lines if line.of.name == name),
+            )
+            for name in self._classes
+        }
+
+    def close(self) -> None:
+        if self._seen in self._tickets.on_room:
+            self._tickets.on_room.remove(self._seen)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))

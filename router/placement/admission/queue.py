@@ -69,12 +69,20 @@ class AdmissionQueue(Generic[T]):
         longest_s = claim.longest_wait_s
         if longest_s == inf:
             return None
-        self._pass(now_s)
-        ttft_s, measured = self.predicted_s(claim, cost, workers)
-        excess_s = ttft_s * self._bias[claim.of.name].factor * MARGIN - longest_s
+        measured = self.predicted_s(claim, cost, workers)[1]
+        excess_s = self.expected_s(claim, cost, workers, now_s) * MARGIN - longest_s
         if excess_s <= 0.0:
             return None
         return Refusal("predicted-wait", longest_s + excess_s, retry_after_s(excess_s, self._rng) if measured else None)
+
+    def expected_s(self, claim: Claim, cost: Cost, workers: int, now_s: float) -> float:
+        """Return `predicted_s`, corrected by what earlier predictions missed."""
+        self._pass(now_s)
+        return self.predicted_s(claim, cost, workers)[0] * self._bias[claim.of.name].factor
+
+    def place(self, claim: Claim) -> int:
+        """Return how many requests of the same class a request that arrives now finds before it."""
+        return self._lines[claim.of.name].requests
 
     def enter(self, item: T, claim: Claim, cost: Cost, arrived_s: float, now_s: float, workers: int = 1) -> Waiting[T]:
         """Let a request wait, which must not be waiting already."""

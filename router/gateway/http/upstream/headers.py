@@ -239,6 +239,9 @@ def retry_after(error: RequestError) -> bytes:
     if error.kind is ErrorKind.REQUEST_ABOVE_TOKEN_LIMIT:
         return b"x-should-retry: false\r\n"  # OpenAI's clients retry any 429 without it, here in vain
     seconds = error.retry_after_s
+    if error.kind is ErrorKind.WAIT_TOO_LONG:
+        line = b"" if seconds is None else b"retry-after: %d\r\n" % max(1, math.ceil(seconds))
+        return b"x-should-retry: true\r\nx-warmroute-refused: %b\r\n%b" % ((error.reason or "").encode("ascii"), line)
     if seconds is None and error.kind.spec.status == 503:
         seconds = RETRY_AFTER_S
     return b"" if seconds is None else b"retry-after: %d\r\n" % max(1, math.ceil(seconds))

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from router.config.model import ClassConfig, Config, RouteConfig
+from router.errors import ErrorKind, RequestError
+from router.metrics.instruments import Reading
+from router.placement.admission.admission import Admission, Waits
+from router.placement.admission.classes import Claim, RequestClass
+from router.placement.admission.prediction import Refusal
+from router.placement.core import DecisionCore
+from router.placement.fleet.fleet import Fleet
+from router.placement.request import Request
+from router.placement.tickets import Held, Queued, Reject, Ticket
+from router.requests.incoming import IncomingRequest
+from router.requests.layer import Feature
+from router.requests.layers.classes.claims import claim_of
+from router.requests.queues.request import WaitingRequest, count
+
+SHORTEST_TURN_S: Final = 0.002
+LONGEST_TURN_S: Final = 0.05
+"""When a turn follows although nothing has ended: room also comes as time passes."""
+_HELD: Final = Held(None, 0.0)
+REFUSALS: Final = ("predicted-wait", "waited", "queue-full")
+
+
+class RequestClasses(Feature):
+    """The requests that wait for their turn, on the event loop: `router.placement.admission` decides."""
+
+    def __init__(self, config: Config, core: DecisionCore, fleet: Fleet, loop: asyncio.AbstractEventLoop) -> None:
+        classes = [class_of(name, one) for name, one in config.classes.items()]
+        self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
+        self._default = self._classes.get("default", classes[0])
+        self._by_route: Mapping[str, str | None] = {}
+        self._admission: Admission[IncomingRequest] = Admission(
+            classes, core.dispatcher, fleet, core.loads, core.tickets, Random()
+        )
+        self._most = config.limits.max_queued_requests
+        self._loop, self._fleet, self._tickets = loop, fleet, core.tickets
+        self._waiting: dict[IncomingRequest, WaitingRequest] = {}
+        self._offered: IncomingRequest | None = None
+        """The request whose turn it is, until it asks."""
+        self._late: set[IncomingRequest] = set()
+        """Requests that have waited for too long, until they ask."""
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusals = {(name, reason): 0 for name in self._classes for reason in REFUSALS}
+        core.tickets.on_room.append(self._room)
+        fleet.on_change.append(self._changed)
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
+        self._by_route = {route.name: route.request_class for route in routes}
+        return False  # it has no layers: the gate asks it
+
+    def claim(self, incoming: IncomingRequest, request: Request) -> Claim:
+        by_route = self._by_route.get(request.route)
+        return claim_of(incoming.head, incoming.caller, self._classes, self._default, by_route)
+
+    def ask(
+        self, incoming: IncomingRequest, request: Request, now_s: float, within: frozenset[str] | None
+    ) -> Ticket | Held | Queued | Reject | RequestError:
+        if self._offered is incoming:
+            self._offered = None
+        if incoming.claim is None:
+            incoming.claim = self.claim(incoming, request)
+        claim = incoming.claim
+        if incoming in self._late:
+            return self._refused(claim, "waited", "it has waited for as long as its class allows", None)
+        answer = self._admission.ask(incoming, request, claim, now_s, within)
+        if isinstance(answer, Refusal):
+            why = f"its first token would come in about {answer.wait_s:.1f} s"
+            return self._refused(claim, answer.reason, why, answer.retry_after_s)
+        if not isinstance(answer, Waits):
+            return answer
+        if incoming not in self._waiting and (refusal := self._no_place(incoming, request, now_s)) is not None:
+            return refusal
+        self._turn_soon()
+        return _HELD
+
+    def _no_place(self, incoming: IncomingRequest, request: Request, now_s: float) -> RequestError | None:
+        """Return the error if the request may not wait, and take it out again."""
+        account, claim = incoming.caller.account, incoming.claim
+        assert claim is not None
+        if len(self._waiting) >= self._most:
+            error = self._refused(claim, "queue-full", f"{self._most} requests wait", None)
+        elif account is not None and not account.may_queue:
+            error = account.refuse_to_queue()
+        else:
+            return None
+        self._admission.leave(incoming, request, now_s)
+        return error
+
+    def _refused(self, claim: Claim, reason: str, why: str, retry_after_s: float | None) -> RequestError:
+        self._refusals[claim.of.name, reason] += 1
+        message = f"class {claim.of.name}: {why}; try again later"
+        return RequestError(ErrorKind.WAIT_TOO_LONG, message, retry_after_s=retry_after_s, reason=reason)
+
+    def enter(self, incoming: IncomingRequest, request: WaitingRequest) -> bool:
+        assert incoming.request is not None
+        if incoming not in self._admission.queue(self._admission.pool(incoming.request)):
+            return False
+        if incoming not in self._waiting:
+            self._waiting[incoming] = request
+            count(request, 1)
+        return True
+
+    def leave(self, incoming: IncomingRequest) -> None:
+        if incoming is self._offered or incoming not in self._waiting:
+            return  # a request leaves its queues before it asks again, and keeps its place here
+        count(self._waiting.pop(incoming), -1)
+        self._late.discard(incoming)
+        assert incoming.request is not None
+        if self._admission.leave(incoming, incoming.request, self._loop.time()):
+            self._turn_soon()
+
+    def _room(self, ticket: Ticket) -> None:
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._waiting:
+            self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        """Give a turn in the next iteration, since this is called in the middle of other work."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now_s = self._loop.time()
+        for one in self._admission.expired(now_s):
+            self._late.add(one.item)
+            self._offer(one.item)
+        wait_s = self._admission.turn(now_s, self._offer)
+        if self._waiting:
+            after_s = min(LONGEST_TURN_S, max(SHORTEST_TURN_S, wait_s))
+            self._timer = self._loop.call_later(after_s, self._turn)
+
+    def _offer(self, incoming: IncomingRequest) -> None:
+        request = self._waiting.get(incoming)
+        if request is not None:
+            self._offered = incoming
+            try:
+                request.offer()
+            finally:
+                self._offered = None
+
+    def explained(self, incoming: IncomingRequest, request: Request) -> Mapping[str, object]:
+        claim = self.claim(incoming, request)
+        turn = self._admission.explained(request, claim, self._loop.time())
+        return {"request_class": claim.of.name, "tenant": claim.tenant, **turn}
+
+    def readings(self) -> Iterable[Reading]:
+        for name, (requests, seconds) in self._admission.waiting().items():
+            yield "warmroute_class_waiting_requests", (name,), requests
+            yield "warmroute_class_waiting_seconds", (name,), seconds
+        for (name, reason), refused in self._refusals.items():
+            yield "warmroute_class_refusals", (name, reason), refused
+
+    def statistics(self) -> Mapping[str, Any]:
+        refused = {name: sum(n for (one, _), n in self._refusals.items() if one == name) for name in self._classes}
+        return {"classes": {"waiting": self._admission.statistics(), "refused": refused}}
+
+    def close(self) -> None:
+        if self._room in self._tickets.on_room:
+            self._tickets.on_room.remove(self._room)
+            self._admission.close()
+        if self._changed in self._fleet.on_change:
+            self._fleet.on_change.remove(self._changed)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def class_of(name: str, config: ClassConfig) -> RequestClass:
+    slo = config.slo
+    return RequestClass(name, config.share, config.floor, slo.ttft, slo.tpot, config.max_wait_s, config.starvation_s)

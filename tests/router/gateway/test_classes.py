@@ -1,0 +1,205 @@
+"""Requests of classes while the only worker is busy with a long prompt."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from router.residency.prompt import Prompt, PromptSource
+from router.security.keys import new_key
+from tests.support.answers import answer_stream
+from tests.support.gateway_rig import COMPILED
+from tests.support.raw_client import bearer, key_line, post
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(COMPILED, reason="prompts of a given length need the stand-in for the identity")
+CLASSES = {"chat": {"share": 1.0}, "batch": {"share": 0.0}, "hasty": {"max_wait_s": 1.0}}
+RED, BLUE = new_key(), new_key()
+AUTH = {"api_keys": [key_line("red", RED), key_line("blue", BLUE)]}
+LONG = 8_000
+"""Half a second of work, as long as no speed is learned."""
+
+
+class Worker:
+    """Answers its oldest request when it is allowed to."""
+
+    def __init__(self):
+        self.waiting = []
+
+    async def __call__(self, script):
+        go = asyncio.Event()
+        self.waiting.append(go)
+        await go.wait()
+        await answer_stream(script)
+
+    async def answer(self):
+        await eventually(lambda: self.waiting)
+        self.waiting.pop(0).set()
+
+
+@pytest.fixture
+async def gate(rig):
+    """A gateway whose worker computes a long prompt."""
+
+    async def make(**options):
+        worker = Worker()
+        made = await rig(worker, classes=CLASSES, **{"auth": {"allow": ["priority"]}} | options)
+        made.worker, numbers = worker, itertools.count()
+
+        def prompt():
+            number = next(numbers)  # no prompt begins like another one
+            return Prompt(
+                LONG, PromptSource.IDS, lambda block: [hash((number, i)) & (2**64 - 1) for i in range(LONG // block)]
+            )
+
+        made.identity.prompt = prompt
+        extra = bearer(RED) if "api_keys" in options.get("auth", {}) else b""
+        made.first = await made.send(post(extra=extra))
+        await eventually(lambda: worker.waiting)
+        return made
+
+    return make
+
+
+def named(name):
+    return b"X-Request-Class: %b\r\n" % name
+
+
+def waits(made):
+    return {name: one["waiting"] for name, one in made.gateway.statistics()["classes"]["waiting"]["m"].items()}
+
+
+async def enters(made, name, extra=b""):
+    before = waits(made)[name]
+    client = await made.send(post(extra=named(name.encode()) + extra))
+    await eventually(lambda: waits(made)[name] == before + 1)
+    return client
+
+
+async def test_a_chat_overtakes_batch_work(gate):
+    made = await gate()
+    batch = await enters(made, "batch")
+    chat = await enters(made, "chat")
+    assert len(made.workers[0].requests) == 1
+    await made.worker.answer()
+    assert (await made.first.read()).status == 200
+    await eventually(lambda: made.worker.waiting)
+    assert waits(made) == {"chat": 0, "batch": 1, "hasty": 0}
+    await made.worker.answer()
+    assert (await chat.read()).status == 200
+    await made.worker.answer()
+    assert (await batch.read()).status == 200
+    assert made.counted("hold_seconds") == [(), ()]
+    await eventually(lambda: made.idle)
+
+
+async def test_a_request_that_would_wait_too_long_is_refused_at_once(gate):
+    made = await gate()
+    for _ in range(2):
+        await enters(made, "chat")
+    started_s = made.loop.time()
+    reply = await made.ask(post(extra=named(b"hasty")))
+    assert made.loop.time() - started_s < 1.0
+    assert (reply.status, reply.code) == (429, "wait_too_long")
+    assert (reply.header(b"x-warmroute-refused"), reply.header(b"x-should-retry")) == (b"predicted-wait", b"true")
+    assert reply.header(b"retry-after") is None, "no drain rate is known"
+    assert b"class hasty: its first token would come in about" in reply.body
+    assert len(made.workers[0].requests) == 1
+
+
+async def test_a_request_is_refused_after_its_own_time_to_live(gate):
+    made = await gate()
+    reply = await made.ask(post(extra=named(b"batch") + b"x-llm-d-inference-ttl: 1500ms\r\n"))
+    assert (reply.status, reply.header(b"x-warmroute-refused")) == (429, b"waited")
+    assert waits(made)["batch"] == 0
+    await made.worker.answer()
+    assert (await made.first.read()).status == 200
+    await eventually(lambda: made.idle)
+
+
+async def test_a_client_that_leaves_frees_its_place(gate):
+    made = await gate()
+    gone, chat = await enters(made, "chat"), await enters(made, "chat")
+    gone.leave()
+    await eventually(lambda: waits(made)["chat"] == 1)
+    for client in (made.first, chat):
+        await made.worker.answer()
+        assert (await client.read()).status == 200
+    assert len(made.workers[0].requests) == 2
+    await eventually(lambda: made.idle)
+
+
+async def test_a_worker_that_joins_takes_what_waits(gate):
+    made = await gate()
+    chat = await enters(made, "chat")
+    await made.add(answer_stream)
+    assert (await chat.read()).status == 200
+
+
+async def test_a_worker_that_leaves_moves_its_requests_to_the_next(gate):
+    made = await gate()
+    chat = await enters(made, "chat")
+    made.fleet.remove(made.fleet.endpoints[0].id)
+    await made.add(answer_stream)
+    assert (await chat.read()).status == 200
+    await eventually(lambda: waits(made)["chat"] == 0)
+
+
+async def test_the_queue_is_bounded_and_a_tenants_quota_holds(gate):
+    made = await gate(limits={"max_queued_requests": 1})
+    await enters(made, "chat")
+    reply = await made.ask(post(extra=named(b"chat")))
+    assert (reply.status, reply.header(b"x-warmroute-refused")) == (429, b"queue-full")
+    tenants = {"red": {"keys": ["red"], "max_queued_requests": 0}}
+    other = await gate(auth=AUTH, tenants=tenants)
+    reply = await other.ask(post(extra=bearer(RED)))
+    assert (reply.status, reply.code) == (503, "tenant_max_queued_requests")
+
+
+async def test_the_class_of_a_route_and_of_a_tenant(gate):
+    routes = [{"name": "night", "match": {"header": {"x-night": "*"}}, "request_class": "batch"}, {"name": "all"}]
+    tenants = {"red": {"keys": ["red"], "classes": ["chat"]}}
+    made = await gate(auth=AUTH, tenants=tenants, routes=routes)
+    await made.send(post(extra=bearer(RED) + b"x-night: 1\r\n"))
+    await eventually(lambda: waits(made)["batch"] == 1)
+    await made.send(post(extra=bearer(RED) + named(b"hasty")))
+    await eventually(lambda: waits(made)["chat"] == 1)
+    assert waits(made)["hasty"] == 0, "the tenant may not name it"
+
+
+async def test_headers_of_classes_do_not_reach_the_worker(gate):
+    made = await gate()
+    await enters(made, "chat", b"x-llm-d-slo-ttft-ms: 100\r\n")
+    for _ in range(2):
+        await made.worker.answer()
+    await eventually(lambda: len(made.workers[0].requests) == 2)
+    head = made.workers[0].requests[1].head.lower()
+    assert b"x-request-class" not in head and b"slo-ttft" not in head
+
+
+async def test_requests_without_a_prefill_do_not_wait(gate):
+    made = await gate()
+    await made.send(post(b"/tokenize"))
+    await eventually(lambda: len(made.worker.waiting) == 2)
+
+
+async def test_readings_name_each_class(gate):
+    made = await gate()
+    await enters(made, "batch")
+    readings = {(name, labels): value for name, labels, value in made.gateway.readings()}
+    assert readings["warmroute_class_waiting_requests", ("batch",)] == 1
+    assert readings["warmroute_class_waiting_seconds", ("batch",)] > 0.4
+    assert readings["warmroute_class_refusals", ("hasty", "predicted-wait")] == 0
+
+
+async def test_explain_says_class_place_wait_and_why(gate):
+    made = await gate()
+    await enters(made, "chat")
+    body = b'{"model":"m","messages":[]}'
+    found = await made.gateway.preview("/v1/chat/completions", {"x-request-class": "chat"}, body, None)
+    assert found.turn is not None
+    assert (found.turn["request_class"], found.turn["place"], found.turn["action"]) == ("chat", 1, "wait")
+    assert found.turn["ttft_s"] > 0.9
+    refused = await made.gateway.preview("/v1/chat/completions", {"x-request-class": "hasty"}, body, None)
+    assert refused.turn["action"] == "refuse"
+    assert waits(made)["chat"] == 1, "nothing has changed"
