@@ -107,6 +107,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.client_body_s": ("seconds", "408 `request_timeout`, connection closed"),
     "timeouts.client_idle_s": ("seconds", "the connection is closed"),
     "timeouts.upstream_idle_s": ("seconds", _NOTHING),
+    "classes.NAME.max_wait_s": ("seconds", "429 `wait_too_long`, at arrival where it can be predicted"),
     "timeouts.queue_s": ("seconds", "503 `no_worker_available` with `Retry-After`"),
     "timeouts.header_delay_s": ("seconds", "status 200 and comments; a later failure is an error event"),
     "timeouts.comment_interval_s": ("seconds", "a comment"),

@@ -69,7 +69,7 @@ def burst(seed: int, times: float) -> Load:
     requests in flight as the fleet runs at once. Their answers have lognormal lengths, 500 on average with a deviation
     of 400, at most 2,048.
     """
-    chat = RequestClass("interactive", share=1.0, floor=0.9, ttft_s=0.5, tpot_s=0.03, max_wait_s=30.0)
+    chat = RequestClass("interactive", share=1.0, floor=0.75, ttft_s=0.5, tpot_s=0.03, max_wait_s=30.0)
     batch = RequestClass("batch", share=0.0)
     drawing = Drawing(seed)
     rng, until_s = drawing.rng, 180.0

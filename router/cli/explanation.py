@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from backends.foreign_json import read_json
 from router.admin.observe.explain import (
+    AdmissionExplanation,
     CandidateView,
     ExplanationDocument,
     HandoverExplanation,
@@ -18,6 +19,8 @@ def sentences(document: bytes) -> Iterator[str]:
     """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
     explained = read_json(document, ExplanationDocument)
     yield _outcome(explained)
+    if explained.admission is not None:
+        yield _turn(explained.admission)
     if explained.handover is not None:
         yield _handed_over(explained.handover)
     served = explained.choice is not None
@@ -60,6 +63,13 @@ def _outcome(explained: ExplanationDocument) -> str:
         case "queue":
             return f"Queue: the request would wait in the gateway until a worker is ready. Reason: {reason}"
     return f"Reject: the gateway would refuse the request. Reason: {reason}"
+
+
+def _turn(turn: AdmissionExplanation) -> str:
+    soon = "" if turn.ttft_s is None else f", first token in about {turn.ttft_s:.2f} s"
+    return (
+        f"In class {turn.request_class}, {turn.place} wait before it{soon}. {turn.action.capitalize()}: {turn.reason}."
+    )
 
 
 def _handed_over(handover: HandoverExplanation) -> str:

@@ -9,7 +9,7 @@ from random import Random
 from loadtest.sim.gateway import HeldCall, Placed, Rejected, SimulatedGateway
 from router.placement.admission.admission import Admission, Waits
 from router.placement.admission.classes import Claim, RequestClass
-from router.placement.admission.prediction import Refusal
+from router.placement.admission.prediction import EarlyRefusal
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 
@@ -55,14 +55,14 @@ class AdmissionCalls:
     def _ask(self, call: HeldCall) -> Placed | Rejected | None:
         request, session = call.request, call.request.session_id or ""
         answer = self.admission.ask(call, request, self._claims[session], self._time.now_s)
-        if isinstance(answer, Refusal) and session in self._spared:
+        if isinstance(answer, EarlyRefusal) and session in self._spared:
             self.would_refuse.append(session)
             claim = self._claims[session]
             self._claims[session] = replace(claim, of=replace(claim.of, max_wait_s=None))
             answer = self.admission.ask(call, request, self._claims[session], self._time.now_s)
         if isinstance(answer, Waits):
             return None
-        return Rejected(answer.reason) if isinstance(answer, Refusal) else self._gateway.placed(answer)
+        return Rejected(answer.reason) if isinstance(answer, EarlyRefusal) else self._gateway.placed(answer)
 
     def _leave(self, call: HeldCall) -> bool:
         return self.admission.leave(call, call.request, self._time.now_s)

@@ -12,7 +12,7 @@ from policies.view import FleetView, WorkerId
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost, cost_of
 from router.placement.admission.lines import Waiting
-from router.placement.admission.prediction import Refusal
+from router.placement.admission.prediction import EarlyRefusal
 from router.placement.admission.queue import AdmissionQueue
 from router.placement.admission.room import Room
 from router.placement.decision_log.decisions import DecisionRecord
@@ -97,7 +97,7 @@ class Admission(Generic[T]):
 
     def ask(
         self, item: T, request: Request, claim: Claim, now_s: float, within: Container[str] | None = None
-    ) -> Ticket | Queued | Reject | Refusal | Waits:
+    ) -> Ticket | Queued | Reject | EarlyRefusal | Waits:
         """Place a request, let it wait, or refuse it. `within` limits the endpoints.
 
         A request that waits is asked again in its turn, and never refused for its wait then. One for which

@@ -30,7 +30,7 @@ class Waiting(Generic[T]):
     cost: Cost
     arrived_s: float
     key: tuple[float, float, int]
-    predicted_s: float
+    first_token_s: float
     """The time to first token that was predicted at arrival."""
     passed: int = 0
 

@@ -60,9 +60,9 @@ class Bias:
     def __init__(self) -> None:
         self._mean = DecayingMean(_FORGETTING)
 
-    def observe(self, predicted_s: float, waited_s: float) -> None:
-        if predicted_s >= _SHORTEST_S:
-            self._mean.observe(min(_FARTHEST, max(1.0 / _FARTHEST, waited_s / predicted_s)))
+    def observe(self, first_token_s: float, waited_s: float) -> None:
+        if first_token_s >= _SHORTEST_S:
+            self._mean.observe(min(_FARTHEST, max(1.0 / _FARTHEST, waited_s / first_token_s)))
 
     @property
     def factor(self) -> float:
@@ -70,7 +70,7 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class EarlyRefusal:
     """Why a request is refused. `wait_s` is the predicted or past wait, `retry_after_s` None where nothing is known."""
 
     reason: str

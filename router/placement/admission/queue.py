@@ -14,7 +14,7 @@ from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost
 from router.placement.admission.credit import Credits
 from router.placement.admission.lines import PASSED_OVER, ClassLine, Waiting
-from router.placement.admission.prediction import Bias, DrainRate, Refusal, retry_after_s
+from router.placement.admission.prediction import Bias, DrainRate, EarlyRefusal, retry_after_s
 from router.placement.admission.room import Room
 from router.placement.fleet.endpoints import Candidate
 
@@ -48,7 +48,7 @@ class AdmissionQueue(Generic[T]):
     def __contains__(self, item: T) -> bool:
         return item in self._waiting
 
-    def predicted_s(self, claim: Claim, cost: Cost, workers: int) -> tuple[float, bool]:
+    def first_token_s(self, claim: Claim, cost: Cost, workers: int) -> tuple[float, bool]:
         """Return the time to first token of a request that arrives now, and whether the drain rate was measured.
 
         Until there is a measured rate, each of `workers` does one second of work per second.
@@ -64,21 +64,23 @@ class AdmissionQueue(Generic[T]):
         wait_s = min(ahead_s * shares / claim.of.share, all_s) / (measured or float(max(1, workers)))
         return wait_s + cost.first_token_s, measured is not None
 
-    def refusal(self, claim: Claim, cost: Cost, workers: int, now_s: float) -> Refusal | None:
+    def refusal(self, claim: Claim, cost: Cost, workers: int, now_s: float) -> EarlyRefusal | None:
         """Return why a request that arrives now is refused; None if it may wait."""
         longest_s = claim.longest_wait_s
         if longest_s == inf:
             return None
-        measured = self.predicted_s(claim, cost, workers)[1]
+        measured = self.first_token_s(claim, cost, workers)[1]
         excess_s = self.expected_s(claim, cost, workers, now_s) * MARGIN - longest_s
         if excess_s <= 0.0:
             return None
-        return Refusal("predicted-wait", longest_s + excess_s, retry_after_s(excess_s, self._rng) if measured else None)
+        return EarlyRefusal(
+            "predicted-wait", longest_s + excess_s, retry_after_s(excess_s, self._rng) if measured else None
+        )
 
     def expected_s(self, claim: Claim, cost: Cost, workers: int, now_s: float) -> float:
-        """Return `predicted_s`, corrected by what earlier predictions missed."""
+        """Return `first_token_s`, corrected by what earlier predictions missed."""
         self._pass(now_s)
-        return self.predicted_s(claim, cost, workers)[0] * self._bias[claim.of.name].factor
+        return self.first_token_s(claim, cost, workers)[0] * self._bias[claim.of.name].factor
 
     def place(self, claim: Claim) -> int:
         """Return how many requests of the same class a request that arrives now finds before it."""
@@ -89,7 +91,7 @@ class AdmissionQueue(Generic[T]):
         self._pass(now_s)
         key = (arrived_s + claim.due_after_s, arrived_s, next(self._numbers))
         one = self._waiting[item] = Waiting(
-            item, claim, cost, arrived_s, key, self.predicted_s(claim, cost, workers)[0]
+            item, claim, cost, arrived_s, key, self.first_token_s(claim, cost, workers)[0]
         )
         self._lines[claim.of.name].enter(one)
         if one.expires_s < inf:
@@ -119,7 +121,7 @@ class AdmissionQueue(Generic[T]):
 
     def came(self, one: Waiting[T], now_s: float) -> None:
         """Learn from the first token of a request that has waited."""
-        self._bias[one.claim.of.name].observe(one.predicted_s, now_s - one.arrived_s)
+        self._bias[one.claim.of.name].observe(one.first_token_s, now_s - one.arrived_s)
 
     def charge(self, claim: Claim, seconds: float, now_s: float) -> None:
         """Charge a request that was dispatched."""

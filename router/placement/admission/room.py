@@ -20,14 +20,14 @@ HEADROOM_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LeftByOthers:
     """What other classes leave to one class: its part of each worker, and the inter-token time that they need."""
 
     part: float
     tpot_s: float
 
     @classmethod
-    def of(cls, one: RequestClass, classes: Iterable[RequestClass]) -> Limits:
+    def of(cls, one: RequestClass, classes: Iterable[RequestClass]) -> LeftByOthers:
         others = [other for other in classes if other is not one]
         part = max(0.0, 1.0 - sum(other.floor for other in others))
         return cls(part, min((other.tpot_s for other in others if other.tpot_s is not None), default=inf))
@@ -40,7 +40,7 @@ class Room:
         classes = tuple(classes)
         self._loads = loads
         self._headroom_s = headroom_s
-        self._limits: Mapping[str, Limits] = {one.name: Limits.of(one, classes) for one in classes}
+        self._limits: Mapping[str, LeftByOthers] = {one.name: LeftByOthers.of(one, classes) for one in classes}
 
     def has(self, one: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
         """Return whether the worker may take a request of the class now."""

@@ -32,8 +32,8 @@ NO_OUTPUT = Output(0.0, 0.0)
 class AheadOfRequest(NamedTuple):
     """What stands before a new request on one worker: prefills of `work_s`, and the decodes that run.
 
-    A step takes `step_s` and `context_step_s` for each of `context_tokens`, and prefills take up `prefill_share` of the
-    time. The steps are 0 until they are learned. `held_tokens` is the context with shared prefixes counted once.
+    A decode step takes `step_s`, and `context_step_s` for each of `context_tokens`; 0 until they are learned.
+    `held_tokens` is the context with shared prefixes counted once.
     """
 
     requests: int
@@ -42,12 +42,10 @@ class AheadOfRequest(NamedTuple):
     held_tokens: int
     step_s: float
     context_step_s: float
-    prefill_share: float
 
     def tpot_s(self, prompt_tokens: int) -> float:
-        """Return the inter-token time with a further request; 0 while it is not known."""
-        step_s = self.step_s + self.context_step_s * (self.context_tokens + prompt_tokens)
-        return step_s / (1.0 - self.prefill_share)
+        """Return the time per token with a further request, without prefills in between; 0 while it is not known."""
+        return self.step_s + self.context_step_s * (self.context_tokens + prompt_tokens)
 
 
 class WorkerLoads:
@@ -142,18 +140,17 @@ class WorkerLoads:
         unreserved, weight = load.account.unreserved, load.account.unreserved.weight(now_s)
         tokens = load.queued_tokens(now_s, reserved)
         if speed is None:
-            work_s, share = PRIOR_TOKEN_S * tokens, 0.0
+            work_s = PRIOR_TOKEN_S * tokens
         else:
             load.settle(speed, now_s)
             fixed_s = speed.fixed_s + speed.decode_s * reserved.decode_tokens
             work_s = max(0.0, load.queue_wait_s(speed, now_s, reserved, tokens) - fixed_s)
-            share = load.utilisation.share(speed, now_s, None)
         elsewhere_tokens = round(weight * unreserved.kv_tokens)
         held_tokens = round(reserved.kv_tokens * load.account.held_share) + elsewhere_tokens
         step_s, context_step_s = load.steps.step_s or (0.0, 0.0)
         requests = reserved.running_requests + round(weight * unreserved.requests)
         context_tokens = reserved.kv_tokens + elsewhere_tokens
-        return AheadOfRequest(requests, work_s, context_tokens, held_tokens, step_s, context_step_s, share)
+        return AheadOfRequest(requests, work_s, context_tokens, held_tokens, step_s, context_step_s)
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
         self._reuse_value.arrived(hashes, now_s)

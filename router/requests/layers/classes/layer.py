@@ -10,7 +10,7 @@ from router.errors import ErrorKind, RequestError
 from router.metrics.instruments import Reading
 from router.placement.admission.admission import Admission, Waits
 from router.placement.admission.classes import Claim, RequestClass
-from router.placement.admission.prediction import Refusal
+from router.placement.admission.prediction import EarlyRefusal
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
@@ -70,7 +70,7 @@ class RequestClasses(Feature):
         if incoming in self._late:
             return self._refused(claim, "waited", "it has waited for as long as its class allows", None)
         answer = self._admission.ask(incoming, request, claim, now_s, within)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, EarlyRefusal):
             why = f"its first token would come in about {answer.wait_s:.1f} s"
             return self._refused(claim, answer.reason, why, answer.retry_after_s)
         if not isinstance(answer, Waits):

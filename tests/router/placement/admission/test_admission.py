@@ -5,7 +5,7 @@ import pytest
 from backends.worker import LoadReport
 from router.placement.admission.admission import Waits
 from router.placement.admission.classes import Claim, RequestClass
-from router.placement.admission.prediction import LONGEST_RETRY_S, Refusal, retry_after_s
+from router.placement.admission.prediction import LONGEST_RETRY_S, EarlyRefusal, retry_after_s
 from router.placement.request import FailurePoint
 from router.placement.tickets import Queued, Reject, Ticket
 
@@ -111,13 +111,13 @@ def test_a_request_that_would_wait_too_long_is_refused_at_arrival(make_admission
     rig = make_admission((hasty, NORMAL))
     rig.ask("running", Claim(NORMAL), LONG)
     answers = [rig.ask(f"h-{number}", Claim(hasty), LONG) for number in range(10)]
-    refused = [one for one in answers if isinstance(one, Refusal)]
+    refused = [one for one in answers if isinstance(one, EarlyRefusal)]
     assert isinstance(answers[0], Waits)
-    assert isinstance(answers[-1], Refusal)
+    assert isinstance(answers[-1], EarlyRefusal)
     assert refused[0].wait_s > 2.0
     assert refused[0].retry_after_s is None, "no drain rate has been measured"
     assert isinstance(rig.ask("patient", Claim(NORMAL), LONG), Waits)
-    assert isinstance(rig.ask("own", Claim(NORMAL, ttl_s=0.5), LONG), Refusal)
+    assert isinstance(rig.ask("own", Claim(NORMAL, ttl_s=0.5), LONG), EarlyRefusal)
 
 
 def test_retry_after_follows_the_drain_rate_once_there_is_one(make_admission):
@@ -132,7 +132,7 @@ def test_retry_after_follows_the_drain_rate_once_there_is_one(make_admission):
         assert rig.turn()
     for number in range(20):
         answer = rig.ask(f"more-{number}", Claim(hasty), LONG)
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, EarlyRefusal)
     assert 1.0 * 0.75 <= answer.retry_after_s <= LONGEST_RETRY_S
 
 
