@@ -59,7 +59,8 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "limit_admitted_requests",
         ("operator", "a how-to"): "handovers pulls handover_seconds worker_deaths fallbacks redials requests_by_key "
         "class_waiting_requests "
-        "class_waiting_seconds class_refusals rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
+        "class_waiting_seconds class_refusals rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens "
+        "kv_transfer_tokens_per_second "
         "late_probes traces replica_faults sidecar_registered",
         ("operator", "how long requests waited without a worker"): "queue_seconds",
         ("operator", "what gateways ask the endpoint picker, and what they get"): "picks picker_streams",
