@@ -24,9 +24,9 @@ class PreviewedRequest:
     """
 
     request: Request
-    turn: Mapping[str, object] | None
     fallbacks: Iterator[Request]
     body: bytes
+    turn: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Preview:
         incoming = IncomingRequest(head, body, route, self.request_ids.of(head), caller, self.time())
         request = await self.identifier.preview(incoming)
         turn = None if self.classes is None else self.classes.explained(incoming, request)
-        return PreviewedRequest(request, turn, self.identifier.models.instead(incoming, request), incoming.body)
+        return PreviewedRequest(request, self.identifier.models.instead(incoming, request), incoming.body, turn)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:
