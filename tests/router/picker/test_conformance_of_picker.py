@@ -39,9 +39,9 @@ class RigHook:
             self.rig.ready(endpoint)
         elif action is HookAction.TERMINATE:
             self.fleet.drain(endpoint)
-        elif action in (HookAction.REMOVE, HookAction.NARROW):
+        elif action is HookAction.REMOVE:
             self.fleet.remove(endpoint)
-        elif action in (HookAction.ADD, HookAction.WIDEN):
+        elif action is HookAction.ADD:
             if self.fleet.get(endpoint) is None:
                 self.fleet.add(parse_endpoint(f"http://{endpoint}"), self.rig.system.now_s())
             self.fleet.undrain(endpoint)
@@ -65,7 +65,7 @@ async def test_core_and_streams():
         result for result in results if result.case.requirement is Requirement.MUST and result.case.profile in profiles
     ]
     skipped = {result.id: result.detail for result in must if result.verdict is Verdict.SKIP}
-    assert skipped.keys() <= {"H77", "E45"}, skipped  # TLS has a test of its own
+    assert skipped.keys() <= {"H77"}, skipped  # TLS has a test of its own
 
 
 def occupy(rig, count):
@@ -97,6 +97,5 @@ async def test_prefill_and_decode():
         )
         results = await run_conformance(fixture, RigHook(rig))
     assert not failed(results), failed(results)
-    assert sum(result.verdict is Verdict.PASS for result in results) >= 2, [
-        (result.id, result.detail) for result in results if result.case.profile is CaseProfile.PD
-    ]
+    passed = {result.id for result in results if result.verdict is Verdict.PASS}
+    assert {"J88", "K91", "K92"} <= passed, passed
