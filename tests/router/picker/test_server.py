@@ -17,6 +17,7 @@ from router.picker.protocol.names import HEALTH_CHECK, HEALTH_WATCH
 from router.picker.settings import picker_config
 from router.settings import load_with_places
 from tests.support.gateway_stream import body, chat, picked, picker_rig, refused, request_headers
+from tests.support.waiting import eventually
 
 SERVING, NOT_SERVING, UNKNOWN = (
     HealthCheckResponse.SERVING,
@@ -170,6 +171,7 @@ async def test_the_admin_side_sees_picks_requests_and_previews():
         assert rig.system.ports.in_flight() == {pick: 1}
         previewed = await rig.picker.preview("/v1/chat/completions", {}, chat())
         assert previewed.request.model == "m"
+        await eventually(lambda: rig.picker._parts.picks.values)  # counted once the whole answer is on its way
         page, _ = await rig.system.view.exposition()
         assert b"warmroute_picker_streams 1.0" in page and b'warmroute_picks_total{outcome="picked"} 1.0' in page
         assert rig.core.log.latest(1)[0].worker == pick
