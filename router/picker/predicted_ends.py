@@ -100,6 +100,8 @@ class PredictedEnds:
             return
         running = report.running + report.waiting
         self._reported[candidate] = now_s, running
+        if len(numbers) <= running:
+            return
         arrived = [self._kept[number] for number in numbers if self._kept[number].since_s <= now_s - ARRIVES_S]
         for kept in sorted(arrived)[: max(0, len(arrived) - running)]:
             self._release(kept.number)
