@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from router.cli.options import (
     Commands,
@@ -22,7 +22,7 @@ from router.config.memory import memory_limit
 from router.config.model import Config
 from router.config.problems import Finding
 from router.control.start import sources_of
-from router.picker.flags import add_flags, ignored, settings_of
+from router.picker.flags import PLUGINS, add_flags, ignored, settings_of
 from router.process.signals import ignore_until_handled
 from router.telemetry.logs import log_interpreter_messages, say, setup_logging
 
@@ -38,6 +38,7 @@ It chooses workers for Envoy, Istio, agentgateway and every other gateway that s
 `warmroute serve`, and `picker` in the file. Needs pip install 'warmroute[picker]'.
 """
 _NEEDS = ("grpc", "google.protobuf", "cryptography")
+_NOT_READ = "another picker's plugins are not read; `warmroute picker --translate FILE` prints settings for them"
 _MISSING = "warmroute picker: install what it needs with: pip install 'warmroute[picker]'"
 
 
@@ -67,6 +68,14 @@ def _no_classes(config: Config) -> Iterator[Finding]:
         yield ("classes",), "the picker has no classes of requests", "remove them, or use warmroute serve"
 
 
+def _report(unused: Sequence[str]) -> None:
+    """Log the flags that change nothing."""
+    if plugins := PLUGINS.intersection(unused):
+        log.warning(_NOT_READ, extra={"flags": " ".join(sorted(plugins))})
+    if others := [flag for flag in unused if flag not in plugins]:
+        log.info("flags without effect here", extra={"flags": " ".join(others)})
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.translate is not None:
         return print_translation(arguments.translate)
@@ -88,8 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     sources = sources_of(config, read, settings_file(arguments))
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()
-    if unused := ignored(arguments):
-        log.info("flags without effect here", extra={"flags": " ".join(unused)})
+    _report(ignored(arguments))
     config, _ = reserve_descriptors(config, 1)
     plan = plan_memory(config, 1, memory_limit())
     return run_picker(plan.config, sources, PickerServer)

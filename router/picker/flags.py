@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from router.picker.translate.quantities import seconds
+
 IGNORED: Final = (
     "--allow-experimental-plugins",
     "--config-file",
     "--config-text",
     "--disable-endpoint-subset-filter",
-    "--drain-timeout",
     "--emit-endpoint-scores",
     "--enable-cert-reload",
     "--enable-grpc-stream-metrics",
@@ -42,6 +43,8 @@ IGNORED: Final = (
     "--tracing",
 )
 """Flags that change nothing here: the picker has no such part, or does it in any case."""
+PLUGINS: Final = frozenset({"--config-file", "--config-text"})
+"""Those of `IGNORED` that say how workers are chosen."""
 _VERBOSE: Final = 4
 """The first level of -v at which GAIE's picker logs for debugging."""
 
@@ -59,10 +62,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--endpoint-target-ports", metavar="PORTS", help="ports of these pods, comma-separated")
     group.add_argument("--secure-serving", metavar="BOOL", nargs="?", const="true", help="TLS (default true)")
     group.add_argument("--cert-path", metavar="DIR", help="folder with tls.crt and tls.key (default: self-signed)")
+    drain = "longest wait for open streams to end after SIGTERM, as in 30s or 1m30s (default 30s)"
+    group.add_argument("--drain-timeout", metavar="TIME", type=_duration_s, help=drain)
     group.add_argument("--zap-encoder", metavar="FORMAT", choices=("json", "console"), help="json or console")
     group.add_argument("-v", "--v", dest="verbosity", metavar="LEVEL", type=int, help=f"debug logs from {_VERBOSE} on")
     for flag in IGNORED:
         group.add_argument(flag, nargs="?", const="", dest=f"ignored:{flag}", help=argparse.SUPPRESS)
+
+
+def _duration_s(text: str) -> float:
+    duration_s = seconds(text)
+    if duration_s is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write one as 30s or 1m30s")
+    return duration_s
 
 
 def settings_of(arguments: argparse.Namespace) -> Iterator[str]:
@@ -78,6 +90,8 @@ def settings_of(arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.cert_path is not None:
         yield f"tls.cert_file={arguments.cert_path}/tls.crt"
         yield f"tls.key_file={arguments.cert_path}/tls.key"
+    if arguments.drain_timeout is not None:
+        yield f"timeouts.drain_s={arguments.drain_timeout}"
     if arguments.zap_encoder is not None:
         yield f"log_format={'json' if arguments.zap_encoder == 'json' else 'text'}"
     if arguments.verbosity is not None and arguments.verbosity >= _VERBOSE:
@@ -104,4 +118,12 @@ def _port(text: str) -> int | str:
 
 def ignored(arguments: argparse.Namespace) -> list[str]:
     """Return the flags that were given and change nothing."""
-    return [flag for flag in IGNORED if getattr(arguments, f"ignored:{flag}") is not None]
+    given = [flag for flag in IGNORED if getattr(arguments, f"ignored:{flag}") is not None]
+    pool, selector = arguments.pool_name is not None, arguments.endpoint_selector is not None
+    if selector and pool:
+        given.append("--endpoint-selector")
+    if arguments.endpoint_target_ports is not None and (pool or not selector):
+        given.append("--endpoint-target-ports")
+    if arguments.pool_namespace is not None and not (pool or selector):
+        given.append("--pool-namespace")
+    return given

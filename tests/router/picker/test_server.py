@@ -209,6 +209,34 @@ def test_flags_without_effect_are_named():
     assert ignored(arguments) == ["--pool-group", "--refresh-metrics-interval"]
 
 
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ("--pool-name=a --endpoint-target-ports=1", ["--endpoint-target-ports"]),
+        ("--pool-name=a --pool-namespace=b --endpoint-selector=c", ["--endpoint-selector"]),
+        ("--pool-namespace=b --endpoint-target-ports=1", ["--endpoint-target-ports", "--pool-namespace"]),
+        ("--pool-namespace=b --endpoint-selector=c --endpoint-target-ports=1", []),
+    ],
+)
+def test_flags_about_pods_that_nobody_looks_for_are_named(given, unused):
+    assert ignored(parsed(*given.split())) == unused
+
+
+def test_a_file_of_plugins_is_for_translate(caplog):
+    caplog.set_level("INFO")
+    command._report(["--config-file", "--tracing"])
+    said, other = caplog.records
+    assert (said.levelname, said.flags, other.flags) == ("WARNING", "--config-file", "--tracing")
+    assert "--translate" in said.message
+
+
+def test_the_time_of_a_drain_is_a_duration_of_go(capsys):
+    assert config("--drain-timeout", "1m30s").timeouts.drain_s == 90
+    with pytest.raises(SystemExit):
+        parsed("--drain-timeout", "soon")
+    assert "'soon' is no duration; write one as 30s" in capsys.readouterr().err
+
+
 def test_a_selector_and_ports_stand_for_pods(tmp_path):
     found = config("--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000,8001")
     assert [(one.kubernetes.pods, one.kubernetes.port) for one in found.discovery.sources.values()] == [
