@@ -359,17 +359,14 @@ async def serve(
     return await Lifecycle(GatewayProcess(config, sources=sources, front=front), command=command).run()
 
 
-def run(config: Config, sources: Sources | None = None) -> int:
+def run(
+    config: Config,
+    sources: Sources | None = None,
+    front: Callable[[FrontContext], ListeningFront] | None = None,
+    command: str = "serve",
+) -> int:
     """Run one gateway in this process; return its exit code."""
     try:
-        return uvloop.run(serve(config, sources))
-    except KeyboardInterrupt:
-        return 130
-
-
-def run_picker(config: Config, sources: Sources, front: Callable[[FrontContext], ListeningFront]) -> int:
-    """Run a process with `front` in place of the public port; return its exit code."""
-    try:
-        return uvloop.run(serve(config, sources, front, "picker"))
+        return uvloop.run(serve(config, sources, front, command))
     except KeyboardInterrupt:
         return 130

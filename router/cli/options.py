@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,8 @@ def add_command(
     )
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``, ``--set`` and one option per entry of `FLAGS`."""
+def add_settings(parser: argparse.ArgumentParser, unnamed: Container[str] = ()) -> None:
+    """Add ``--config``, ``--set`` and one option per entry of `FLAGS`. The help does not name the `unnamed` options."""
     sources = parser.add_argument_group("settings")
     sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML file [{CONFIG_FILE}]")
     sources.add_argument(
@@ -55,16 +55,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(flag.group for flag in FLAGS)}
     for flag in FLAGS:
-        _add(groups[flag.group], flag)
+        _add(groups[flag.group], flag, None if flag.option in unnamed else _help(flag))
 
 
-def _add(group: Any, flag: Flag) -> None:
+def _add(group: Any, flag: Flag, described: str | None) -> None:
     shape: dict[str, Any] = (
         {"action": argparse.BooleanOptionalAction} if not flag.metavar else {"metavar": flag.metavar}
     )
     if _repeatable(flag):
         shape["action"] = "append"
-    group.add_argument(flag.option, dest=_destination(flag), default=None, help=_help(flag), **shape)
+    group.add_argument(flag.option, dest=_destination(flag), default=None, help=described or argparse.SUPPRESS, **shape)
 
 
 def _repeatable(flag: Flag) -> bool:
@@ -111,13 +111,13 @@ def settings_file(arguments: argparse.Namespace) -> Path | None:
     return file if file is not None or not named else Path(named)
 
 
-def read_usable_settings(arguments: argparse.Namespace, further: Sequence[Check] = ()) -> Loaded:
+def read_usable_settings(arguments: argparse.Namespace) -> Loaded:
     """Return the settings as `read_settings` does, after reading the tokenizers and chat templates that they name.
 
     Raises:
         ConfigError: names every mistake found.
     """
-    return read_settings(arguments, (_broken_files, *further))
+    return read_settings(arguments, (_broken_files,))
 
 
 def _broken_files(config: Config) -> Iterable[Finding]:

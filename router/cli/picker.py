@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from router.cli.options import (
     Commands,
@@ -20,9 +20,8 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
 from router.config.model import Config
-from router.config.problems import Finding
 from router.control.start import sources_of
-from router.picker.flags import PLUGINS, add_flags, ignored, settings_of
+from router.picker.flags import NOT_OFFERED, PLUGINS, add_flags, ignored, settings_of
 from router.process.signals import ignore_until_handled
 from router.telemetry.logs import log_interpreter_messages, say, setup_logging
 
@@ -50,7 +49,7 @@ def register(commands: Commands) -> None:
         "Run an endpoint picker of the Gateway API Inference Extension: a gateway asks it which worker gets a request.",
         _EXAMPLES,
     )
-    add_settings(parser)
+    add_settings(parser, NOT_OFFERED)
     add_flags(parser)
     add_translate(parser)
     parser.set_defaults(run=run)
@@ -61,11 +60,6 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _no_classes(config: Config) -> Iterator[Finding]:
-    if config.classes:
-        yield ("classes",), "the picker has no classes of requests", "remove them, or use warmroute serve"
 
 
 def _report(unused: Sequence[str]) -> None:
@@ -83,21 +77,26 @@ def run(arguments: argparse.Namespace) -> int:
         say(_MISSING)
         return 1
     # late: other commands need no gRPC
-    from router.lifecycle import run_picker
+    from router.lifecycle import run as run_gateway
     from router.picker.server import PickerServer
-    from router.picker.settings import picker_config
+    from router.picker.settings import picker_config, without_effect
 
     ignore_until_handled()
     arguments.set = [*settings_of(arguments), *arguments.set]
 
     def read() -> Config:
-        return picker_config(read_settings(arguments, (_no_classes,)))
+        return picker_config(read_settings(arguments))
 
-    config = picker_config(read_usable_settings(arguments, (_no_classes,)))
+    loaded = read_usable_settings(arguments)
+    config = picker_config(loaded)
     sources = sources_of(config, read, settings_file(arguments))
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()
     _report(ignored(arguments))
+    if unused := without_effect(loaded):
+        log.warning("settings without effect in a picker", extra={"settings": " ".join(unused)})
     config, _ = reserve_descriptors(config, 1)
     plan = plan_memory(config, 1, memory_limit())
-    return run_picker(plan.config, sources, PickerServer)
+    for warning in plan.warnings:
+        log.warning(warning)
+    return run_gateway(plan.config, sources, PickerServer, "picker")

@@ -45,6 +45,8 @@ IGNORED: Final = (
 """Flags that change nothing here: the picker has no such part, or does it in any case."""
 PLUGINS: Final = frozenset({"--config-file", "--config-text"})
 """Those of `IGNORED` that say how workers are chosen."""
+NOT_OFFERED: Final = frozenset({"--port", "--uds", "--takeover", "--processes", "--access-log", "--no-access-log"})
+"""Flags of settings that a picker refuses or has no part for; and --port, which is --grpc-port here."""
 _VERBOSE: Final = 4
 """The first level of -v at which GAIE's picker logs for debugging."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -11,9 +12,28 @@ from backends.worker import parse_endpoint
 from router.config.load import Loaded, problems_of
 from router.config.model import Config
 from router.config.problems import ConfigError, Finding
+from router.config.tree import dotted
 
 PORT = 9002
 """The port of GAIE's own picker."""
+_OF_HTTP: Final = (
+    ("access_log",),
+    ("cors_origins",),
+    ("headers",),
+    ("limits", "max_buffered_response_bytes"),
+    ("observe_usage",),
+    ("residency", "relearn"),
+    ("timeouts", "client_idle_s"),
+    ("timeouts", "comment_interval_s"),
+    ("timeouts", "connect_s"),
+    ("timeouts", "drain_idle_s"),
+    ("timeouts", "first_event_s"),
+    ("timeouts", "header_delay_s"),
+    ("timeouts", "upstream_idle_s"),
+    ("tracing",),
+    ("trusted_proxies",),
+)
+"""Settings of what a picker leaves to the gateway in front: the HTTP of clients and of answers."""
 
 
 def picker_config(loaded: Loaded) -> Config:
@@ -30,6 +50,11 @@ def picker_config(loaded: Loaded) -> Config:
     return config
 
 
+def without_effect(loaded: Loaded) -> list[str]:
+    """Return the settings that a source gave and a picker has no part for."""
+    return [dotted(path) for path in _OF_HTTP if any(place[: len(path)] == path for place in loaded.places)]
+
+
 def _unfit(config: Config) -> Iterator[Finding]:
     if config.processes != 1:
         yield ("processes",), "a picker runs one process", "remove it, and run several pickers with redis.url"
@@ -38,6 +63,8 @@ def _unfit(config: Config) -> Iterator[Finding]:
         yield ("takeover",), problem, "remove it"
     if config.uds is not None:
         yield ("uds",), "a picker listens on a TCP port", "remove it, and write port"
+    if config.classes:
+        yield ("classes",), "the picker has no classes of requests", "remove them, or use warmroute serve"
     if config.picker.health_port in (config.port, config.admin_port) and config.picker.health_port:
         yield (
             ("picker", "health_port"),

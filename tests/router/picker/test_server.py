@@ -11,10 +11,10 @@ import trustme
 from router.cli import picker as command
 from router.cli.main import build_parser
 from router.config.problems import ConfigError
-from router.picker.flags import ignored, settings_of
+from router.picker.flags import NOT_OFFERED, ignored, settings_of
 from router.picker.protocol.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from router.picker.protocol.names import HEALTH_CHECK, HEALTH_WATCH
-from router.picker.settings import picker_config
+from router.picker.settings import picker_config, without_effect
 from router.settings import load_with_places
 from tests.support.gateway_stream import body, chat, picked, picker_rig, refused, request_headers
 from tests.support.waiting import eventually
@@ -261,6 +261,9 @@ def test_the_defaults_are_gaies():
     ("setting", "problem"),
     [
         ("processes=2", "one process"),
+        ("takeover=/tmp/a", "hands no port over"),
+        ("uds=/tmp/a", "TCP port"),
+        ("classes.chat.share=1", "no classes"),
         ("picker.health_port=9002", "is taken"),
         ("workers=http://vllm.example:8000", "IP address"),
     ],
@@ -268,6 +271,27 @@ def test_the_defaults_are_gaies():
 def test_what_a_picker_cannot_do_is_an_error(setting, problem):
     with pytest.raises(ConfigError, match=problem):
         config("--set", setting)
+
+
+def test_files_of_tls_without_tls_are_an_error(tmp_path):
+    made = trustme.CA().issue_cert("localhost")
+    made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    with pytest.raises(ConfigError, match="secure is false"):
+        config("--set", f"tls.cert_file={tmp_path}/both.pem", "--secure-serving=false")
+
+
+def test_the_help_names_no_flag_of_a_setting_that_a_picker_refuses(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    said = capsys.readouterr().out
+    offered = {word.strip("[],") for word in said.split() if word.strip("[").startswith("--")}
+    assert not offered & NOT_OFFERED and "--grpc-port" in offered
+
+
+def test_settings_of_what_a_picker_leaves_to_the_gateway_are_named():
+    given = {"access_log": "true", "tracing.share": "1", "picker.learn": "all", "timeouts.total_s": "9"}
+    assert without_effect(load_with_places(given, {}, None)) == ["access_log", "tracing"]
+    assert without_effect(load_with_places({}, {}, None)) == []
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
