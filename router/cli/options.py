@@ -43,7 +43,11 @@ def add_command(
 
 
 def add_settings(parser: argparse.ArgumentParser, unnamed: Container[str] = ()) -> None:
-    """Add ``--config``, ``--set`` and one option per entry of `FLAGS`. The help does not name the `unnamed` options."""
+    """Add ``--config``, ``--set`` and one option per entry of `FLAGS`. The help does not name the `unnamed` options.
+
+    A command with flags of its own for settings puts them into `further_settings` of the parsed arguments, by dotted
+    path and with their flags as places. ``--set`` wins over them.
+    """
     sources = parser.add_argument_group("settings")
     sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML file [{CONFIG_FILE}]")
     sources.add_argument(
@@ -53,6 +57,7 @@ def add_settings(parser: argparse.ArgumentParser, unnamed: Container[str] = ()) 
         default=[],
         help="set any setting by its name in the file, as in timeouts.connect_s=1 (repeatable)",
     )
+    parser.set_defaults(further_settings={})
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(flag.group for flag in FLAGS)}
     for flag in FLAGS:
         _add(groups[flag.group], flag, None if flag.option in unnamed else _help(flag))
@@ -130,7 +135,8 @@ def _broken_files(config: Config) -> Iterable[Finding]:
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
     given = pairs("--set", arguments.set)
-    values: dict[str, Any] = {name: Located(text, f"--set {name}") for name, text in given.items()}
+    further: dict[str, Located] = arguments.further_settings
+    values: dict[str, Any] = {**further, **{name: Located(text, f"--set {name}") for name, text in given.items()}}
     for flag in FLAGS:
         value = getattr(arguments, _destination(flag))
         name = ".".join(flag.path)

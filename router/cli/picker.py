@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from router.picker.settings import picker_config, without_effect
 
     ignore_until_handled()
-    arguments.set = [*settings_of(arguments), *arguments.set]
+    arguments.further_settings = settings_of(arguments)
 
     def read() -> Config:
         return picker_config(read_settings(arguments))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from router.config.tree import Located
 from router.picker.translate.quantities import seconds
 
 IGNORED: Final = (
@@ -79,27 +80,27 @@ def _duration_s(text: str) -> float:
     return duration_s
 
 
-def settings_of(arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield KEY=VALUE for ``--set`` of each flag that was given."""
-    if arguments.grpc_port is not None:
-        yield f"port={arguments.grpc_port}"
-    if arguments.grpc_health_port is not None:
-        yield f"picker.health_port={arguments.grpc_health_port}"
-    if arguments.metrics_port is not None:
-        yield f"admin_port={arguments.metrics_port}"
-    if arguments.secure_serving is not None:
-        yield f"picker.secure={arguments.secure_serving}"
+def settings_of(arguments: argparse.Namespace) -> dict[str, Located]:
+    """Return the settings, by dotted path, of the flags that were given."""
+    return {name: Located(str(value), flag) for name, value, flag in _given(arguments) if value is not None}
+
+
+def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
+    """Yield each setting with its value, None if its flag was not given, and the flag."""
+    yield "port", arguments.grpc_port, "--grpc-port"
+    yield "picker.health_port", arguments.grpc_health_port, "--grpc-health-port"
+    yield "admin_port", arguments.metrics_port, "--metrics-port"
+    yield "picker.secure", arguments.secure_serving, "--secure-serving"
     if arguments.cert_path is not None:
-        yield f"tls.cert_file={arguments.cert_path}/tls.crt"
-        yield f"tls.key_file={arguments.cert_path}/tls.key"
-    if arguments.drain_timeout is not None:
-        yield f"timeouts.drain_s={arguments.drain_timeout}"
+        yield "tls.cert_file", f"{arguments.cert_path}/tls.crt", "--cert-path"
+        yield "tls.key_file", f"{arguments.cert_path}/tls.key", "--cert-path"
+    yield "timeouts.drain_s", arguments.drain_timeout, "--drain-timeout"
     if arguments.zap_encoder is not None:
-        yield f"log_format={'json' if arguments.zap_encoder == 'json' else 'text'}"
+        yield "log_format", "json" if arguments.zap_encoder == "json" else "text", "--zap-encoder"
     if arguments.verbosity is not None and arguments.verbosity >= _VERBOSE:
-        yield "log_level=debug"
+        yield "log_level", "debug", "-v"
     if sources := _sources(arguments):
-        yield f"discovery.sources={json.dumps(sources)}"
+        yield "discovery.sources", json.dumps(sources), "--pool-name" if "pool" in sources else "--endpoint-selector"
 
 
 def _sources(arguments: argparse.Namespace) -> dict[str, Any]:

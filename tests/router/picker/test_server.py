@@ -10,6 +10,7 @@ import trustme
 
 from router.cli import picker as command
 from router.cli.main import build_parser
+from router.cli.options import read_settings
 from router.config.problems import ConfigError
 from router.picker.flags import NOT_OFFERED, ignored, settings_of
 from router.picker.protocol.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -188,8 +189,8 @@ def parsed(*argv):
 
 def config(*argv):
     arguments = parsed(*argv)
-    given = dict(text.split("=", 1) for text in (*settings_of(arguments), *arguments.set))
-    return picker_config(load_with_places(given, {}, None))
+    arguments.further_settings = settings_of(arguments)
+    return picker_config(read_settings(arguments))
 
 
 def test_flags_of_gaies_manifest_become_settings():
@@ -246,11 +247,24 @@ def test_a_selector_and_ports_stand_for_pods(tmp_path):
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).touch()
     arguments = parsed("--cert-path", str(tmp_path), "--secure-serving")
-    assert list(settings_of(arguments)) == [
-        "picker.secure=true",
-        f"tls.cert_file={tmp_path}/tls.crt",
-        f"tls.key_file={tmp_path}/tls.key",
-    ]
+    assert {name: one.value for name, one in settings_of(arguments).items()} == {
+        "picker.secure": "true",
+        "tls.cert_file": f"{tmp_path}/tls.crt",
+        "tls.key_file": f"{tmp_path}/tls.key",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--grpc-port", "99999"), ("--secure-serving", "maybe"), ("--cert-path", "/nowhere"), ("--metrics-port", "-1")],
+)
+def test_a_mistake_in_a_flag_names_the_flag(flag, value):
+    with pytest.raises(ConfigError, match=f"^{flag}: "):
+        config(f"{flag}={value}")
+
+
+def test_set_wins_over_a_flag():
+    assert config("--grpc-port=1", "--set", "port=2").port == 2
 
 
 def test_the_defaults_are_gaies():
