@@ -68,10 +68,7 @@ class GrpcWire:
 
 
 class PickerServer:
-    """Satisfies `router.process.front.ListeningFront`. One port answers for one pool: all workers of the process.
-
-    Several pools are several listeners with a subset of the workers each; `Handlers` is made per port for that.
-    """
+    """Satisfies `router.process.front.ListeningFront`. One process answers for one pool: all its workers."""
 
     def __init__(self, context: FrontContext) -> None:
         self._context = context
@@ -107,12 +104,16 @@ class PickerServer:
         self._files.start()
         health = HealthService(self._ready)
         process = grpc.stream_stream_rpc_method_handler(self._process)
-        port = await self._listen(config.port, {PROCESS: process, **health.handlers()}, secure=config.picker.secure)
+        port = await self._listen(
+            config.port, "--grpc-port", {PROCESS: process, **health.handlers()}, secure=config.picker.secure
+        )
         if config.picker.health_port is not None:
-            await self._listen(config.picker.health_port, health.handlers(), secure=False)
+            await self._listen(config.picker.health_port, "--grpc-health-port", health.handlers(), secure=False)
         return [f"{'grpcs' if config.picker.secure else 'grpc'}://{self._address(port)}"]
 
-    async def _listen(self, port: int, by_method: Mapping[str, grpc.RpcMethodHandler], *, secure: bool) -> int:
+    async def _listen(
+        self, port: int, flag: str, by_method: Mapping[str, grpc.RpcMethodHandler], *, secure: bool
+    ) -> int:
         config = self._context.config
         body_bytes = config.limits.max_body_bytes
         server = grpc.aio.server(
@@ -136,7 +137,7 @@ class PickerServer:
                 else server.add_insecure_port(address)
             )
         except RuntimeError as error:
-            raise ListenError(f"{address} (--grpc-port, host): {error}") from None
+            raise ListenError(f"{address} ({flag}, host): {error}") from None
         await server.start()
         self._servers.append(server)
         return bound

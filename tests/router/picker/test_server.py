@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import socket
 import ssl
 
 import grpc
@@ -16,6 +17,7 @@ from router.picker.flags import NOT_OFFERED, ignored, settings_of
 from router.picker.protocol.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from router.picker.protocol.names import HEALTH_CHECK, HEALTH_WATCH
 from router.picker.settings import picker_config, without_effect
+from router.requests.front import ListenError
 from router.settings import load_with_places
 from tests.support.gateway_stream import body, chat, picked, picker_rig, refused, request_headers
 from tests.support.waiting import eventually
@@ -82,6 +84,16 @@ async def test_a_port_for_health_alone_answers_nothing_else(unused_tcp_port):
         with pytest.raises(grpc.aio.AioRpcError):
             await (await stream.send(request_headers())).next()
         assert await stream.call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(("setting", "flag"), [("port", "--grpc-port"), ("health_port", "--grpc-health-port")])
+async def test_a_port_that_is_taken_is_named_with_its_flag(setting, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = {"port": port} if setting == "port" else {"picker": {"health_port": port}}
+        with pytest.raises(ListenError, match=rf"127.0.0.1:{port} \({flag}, host\)"):
+            async with picker_rig(**settings):
+                pass
 
 
 # TLS
