@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.gateway.listen.connection_limit import AcceptOrder
 from router.limits.table import RateTable
 from router.placement.fleet.query_of_death import Deaths
+from router.process.children.accept_balancer import LeastConnections
 from router.requests.front import Front
 from router.requests.pins import SharedPins
 
@@ -20,7 +20,7 @@ class ListeningFront(Front, Protocol):
         self,
         listeners: Sequence[socket.socket] | None = None,
         *,
-        accept_order: AcceptOrder | None = None,
+        accept_order: LeastConnections | None = None,
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
         limits: RateTable | None = None,
