@@ -53,7 +53,7 @@ class CollectedRequest:
     """Collects one request. `answered_at` says to which message the pick is the answer, once one is due."""
 
     __slots__ = (
-        "_parts", "_said", "answered_at", "body_bytes", "body_mode", "by_headers", "head", "over", "response_mode",
+        "_body", "_said", "answered_at", "body_mode", "by_headers", "head", "over", "response_mode",
         "subset", "trailers",
     )  # fmt: skip
 
@@ -65,8 +65,7 @@ class CollectedRequest:
         self.response_mode = config.response_body_mode
         self.head: RequestHead = head_of(first.request_headers.headers)
         self.subset: Subset | None = subset_of(first)
-        self._parts: list[bytes] = []
-        self.body_bytes = 0
+        self._body: bytes | bytearray = b""
         self.answered_at = PickAt.HEADERS
         self.by_headers = False
         """The request has a body that the picker does not see."""
@@ -77,7 +76,14 @@ class CollectedRequest:
 
     @property
     def body(self) -> bytes:
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        """What has come of the body."""
+        if isinstance(self._body, bytearray):
+            self._body = bytes(self._body)
+        return self._body
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self._body)
 
     def first_need(self) -> Need:
         if self.over:
@@ -114,11 +120,19 @@ class CollectedRequest:
         if self.body_mode in _BUFFERED:
             self.answered_at = PickAt.BODY
         if part.body:
-            self._parts.append(part.body)
-            self.body_bytes += len(part.body)
+            self._append(part.body)
         # a buffered body is whole in one message, also if trailers follow
         self.over = part.end_of_stream or (self._said and self.body_mode in _BUFFERED)
         return Need.PICK if self.over else Need.MORE
 
+    def _append(self, piece: bytes) -> None:
+        """Append to the body. A list of pieces of one byte each would be many times as large as the body."""
+        if not self._body:
+            self._body = piece
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += piece
+
     def release_body(self) -> None:
-        self._parts.clear()
+        self._body = b""

@@ -1,11 +1,13 @@
 """Body modes, answers and subsets, by a gateway over loopback."""
 
 import asyncio
+import tracemalloc
 
 import grpc
 import pytest
 
 from router.config.model import WorkerConfig
+from router.picker.collected_request import CollectedRequest
 from router.picker.protocol.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from router.picker.protocol.names import DESTINATION, DROP_REASON
 from tests.support.gateway_stream import (
@@ -58,6 +60,19 @@ async def test_an_empty_message_ends_a_body_that_came_byte_by_byte():
     async with picker_rig() as rig:
         head, *answers = await rig.ask(request_headers(), *parts, body(b""))
     assert picked(head) and echoed(answers) == chat("größe")
+
+
+def test_a_body_in_small_pieces_takes_no_more_memory_than_one_in_large_ones():
+    piece, collected = body(b"ab", ends=False), CollectedRequest(request_headers())
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            collected.take(piece)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert collected.body == b"ab" * 10_000 and collected.body_bytes == 20_000
+    assert held_bytes < 2 * collected.body_bytes
 
 
 async def test_trailers_end_a_body_and_are_answered():
