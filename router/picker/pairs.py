@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.prefiller_header import NAME as PREFILLER_HEADER
 from backends.vllm.handover.prefiller_header import named_worker
-from router.picker.protocol.names import PREFILLER
+from router.picker.protocol.names import PREFILLER, PULL_SOURCE
 from router.placement.core import DecisionCore
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.handover.plan import LegPlan
@@ -19,8 +19,6 @@ from router.placement.request import Request, Usage
 from router.placement.ticket_life import Tickets
 from router.placement.tickets import Ticket
 from router.requests.placing import SharedPlacement
-
-PULL_SOURCE = "x-kv-cache-source-host-port"
 
 
 class MovedCache(SharedPlacement):

@@ -40,7 +40,8 @@ TESTING: Final = "test-epp-endpoint-selection"
 """A header of GAIE's conformance tests: the endpoint to pick."""
 
 PREFILLER: Final = "x-prefiller-host-port"
+PULL_SOURCE: Final = "x-kv-cache-source-host-port"
 DP_RANK_HOST: Final = "x-data-parallel-host-port"
 PREFER: Final = "prefer"
-PD_HEADERS: Final = (PREFILLER, "x-encoder-hosts-ports", DP_RANK_HOST, "x-kv-cache-source-host-port")
+PD_HEADERS: Final = (PREFILLER, "x-encoder-hosts-ports", DP_RANK_HOST, PULL_SOURCE)
 """What a worker's sidecar connects to: never from a client."""
