@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from router.config.model import LimitsConfig
+from router.config.model import LimitsConfig, PickerConfig
 from router.picker.translate.notes import Became, Findings
 from router.picker.translate.picker_config import PickerConfigFile, Plugin, SchedulingProfile
 from router.picker.translate.quantities import seconds, whole
@@ -65,8 +65,11 @@ def _wait(section: dict[str, Any], found: Findings) -> None:
         found.note(Became.NOTHING, f"{GATE}.{key}", "a wait always has a limit (timeouts.queue_s)")
         return
     found.set("timeouts.queue_s", wait_s)
-    text = "timeouts.queue_s, while no worker is ready"
-    found.note(Became.SETTING, f"{GATE}.{key}" + ("" if key in section else " (its default)"), text)
+    item = f"{GATE}.{key}" + ("" if key in section else " (its default)")
+    found.note(Became.SETTING, item, "timeouts.queue_s, while no worker is ready")
+    if wait_s > PickerConfig().pick_s:
+        found.set("picker.pick_s", wait_s)
+        found.note(Became.SETTING, item, "picker.pick_s, which limits a pick with its wait, and also tokenising")
     if key == "noEndpointRequestTTL" and "defaultRequestTTL" in section:
         found.note(Became.NOTHING, f"{GATE}.defaultRequestTTL", "no request waits for the workers' load to fall")
 

@@ -182,7 +182,7 @@ def test_flow_control_becomes_the_limits_that_exist(tmp_path: Path) -> None:
     assert config.limits.max_queued_requests == 1_000
     assert config.limits.max_buffered_body_bytes == 10 << 30
     assert config.limits.max_requests_per_worker == 12
-    assert config.timeouts.queue_s == 90.0
+    assert config.timeouts.queue_s == config.picker.pick_s == 90.0, "a pick waits no longer than pick_s"
     missing = " ".join(said(translated, Became.NOTHING))
     for key in ("priorityBands", "enableEviction", "defaultRequestTTL", "round-robin", "featureGates other=false"):
         assert key in missing, key
@@ -201,6 +201,8 @@ def test_limits_that_flow_control_does_not_have_are_none_here(tmp_path: Path) ->
     assert "limits" not in translated.settings and "timeouts" not in translated.settings
     assert len(said(translated, Became.NOTHING)) == 3
     assert loaded(found("featureGates: [flowControl]"), tmp_path).timeouts.queue_s == 60.0
+    short = found("featureGates: [flowControl]\nflowControl: {defaultRequestTTL: 500ms}").settings
+    assert short["timeouts"] == {"queue_s": 0.5} and "picker" not in short
 
 
 def test_a_small_limit_of_all_bodies_bounds_each_body(tmp_path: Path) -> None:
