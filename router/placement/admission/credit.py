@@ -35,11 +35,15 @@ class Credits:
         return QUANTUM_CHARGES * (self._mean_s.value or 1.0)
 
     def has(self, name: str) -> bool:
-        return self.spent_s(name) < self.level_s
+        return self._spent_s.get(name, -inf) < self.level_s
 
     def spent_s(self, name: str) -> float:
         """Return the counter of a name, which is never more than a quantum below the level."""
-        return max(self._spent_s.get(name, -inf), self.level_s - self.quantum_s)
+        return max(self._spent_s.get(name, -inf), self._least_s)
+
+    @property
+    def _least_s(self) -> float:
+        return self.level_s - self.quantum_s
 
     def charge(self, name: str, seconds: float, weight: float = 1.0) -> None:
         """Charge a dispatched request."""
@@ -52,7 +56,8 @@ class Credits:
 
     def refill(self, waiting: Iterable[str]) -> None:
         """Raise the level if nobody of `waiting` has credit, until one has."""
-        least_s = min(map(self.spent_s, waiting), default=inf)
+        spent_s = self._spent_s
+        least_s = min([spent_s.get(name, -inf) for name in waiting], default=inf)
         if self.level_s <= least_s < inf:
             self.level_s = least_s + self.quantum_s
 
@@ -63,11 +68,14 @@ class Credits:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget names without a debt, which are as if never seen; without any, the oldest name."""
-        least_s = self.level_s - self.quantum_s
+        """Forget names without a debt, which are as if never seen, and the oldest ones, down to seven eighths.
+
+        So the search is rare, however many names there are.
+        """
+        least_s = self._least_s
         for name in [name for name, spent_s in self._spent_s.items() if spent_s <= least_s]:
             del self._spent_s[name]
-        while len(self._spent_s) > KEPT:
+        while len(self._spent_s) > KEPT - KEPT // 8:
             self._spent_s.popitem(last=False)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import merge
+from heapq import merge, nsmallest
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -93,6 +93,8 @@ class ClassLine(Generic[T]):
         """Return the requests that may go next, in order: of tenants with credit, the earliest first."""
         self.credits.refill(self.tenants)
         with_credit = [line for name, line in self.tenants.items() if self.credits.has(name)]
+        if len(with_credit) > PASSED_OVER:
+            with_credit = nsmallest(PASSED_OVER, with_credit, key=_first_key)
         return list(islice(merge(*(line.first() for line in with_credit), key=_key), PASSED_OVER))
 
     def oldest_s(self) -> float:
@@ -113,6 +115,10 @@ class ClassLine(Generic[T]):
         """Return the work of other tenants with credit that may go before a tenant's first request."""
         others = sum(1 for name in self.tenants if name != claim.tenant and self.credits.has(name))
         return self.credits.quantum_s * others
+
+
+def _first_key(line: TenantLine[T]) -> tuple[float, float, int]:
+    return line.keys[0]
 
 
 def _key(one: Waiting[T]) -> tuple[float, float, int]:
