@@ -65,7 +65,7 @@ class AdmissionCalls:
         return Rejected(answer.reason) if isinstance(answer, EarlyRefusal) else self._gateway.placed(answer)
 
     def _leave(self, call: HeldCall) -> bool:
-        return self.admission.leave(call, call.request, self._time.now_s)
+        return self.admission.leave(call, self._time.now_s) is not None
 
     def _room(self, ticket: Ticket) -> None:
         if len(self.admission):

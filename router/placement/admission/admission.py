@@ -70,6 +70,8 @@ class Admission(Generic[T]):
         self._lengths = tickets.output_lengths
         self._rng = rng
         self._queues: dict[str, AdmissionQueue[T]] = {}
+        self._waits_in: dict[T, AdmissionQueue[T]] = {}
+        """Where each request waits, because its model may have other workers by the time it leaves."""
         self._running: dict[int, _Charged] = {}
         """By ticket."""
         self._worker: Candidate | None = None
@@ -90,11 +92,6 @@ class Admission(Generic[T]):
             queue = self._queues[model] = AdmissionQueue(self._classes, self._room, self._rng)
         return queue
 
-    def waits(self, request: Request) -> bool:
-        """Return whether other requests wait for the same workers, which this one may not overtake."""
-        queue = self._queues.get(self.pool(request))
-        return queue is not None and bool(queue)
-
     def ask(
         self, item: T, request: Request, claim: Claim, now_s: float, within: Container[str] | None = None
     ) -> Ticket | Queued | Reject | EarlyRefusal | Waits:
@@ -103,26 +100,31 @@ class Admission(Generic[T]):
         A request that waits is asked again in its turn, and never refused for its wait then. One for which
         no worker is ready leaves the queue.
         """
-        queue = self.queue(self.pool(request))
-        again = item in queue
-        if queue and not again:
+        again = item in self._waits_in
+        if not again and self._queues.get(self.pool(request)):
             seen: Ticket | Queued | Reject | NoRoom | DecisionRecord
             seen = self._dispatcher.survey(request, now_s, within)
         else:
             seen = self._dispatch(request, claim, now_s, within)
+        if again and (isinstance(seen, NoRoom) or (isinstance(seen, Reject) and seen.at_limit)):
+            return WAITS
         if isinstance(seen, Ticket):
-            self._placed(queue, request, claim, seen, queue.leave(item, now_s), now_s)
+            self._placed(item, request, claim, seen, now_s)
         elif isinstance(seen, (Queued, Reject)):
-            queue.leave(item, now_s)
-        if isinstance(seen, (Ticket, Queued, Reject)):
-            return seen
-        if not again:
-            record = seen.record if isinstance(seen, NoRoom) else seen
-            cost = self._cost(request, record.fleet)
-            refusal = queue.refusal(claim, cost, len(record.candidates), now_s)
-            if refusal is not None:
-                return refusal
-            queue.enter(item, claim, cost, request.arrived_s, now_s, len(record.candidates))
+            self.leave(item, now_s)
+        else:
+            return self._wait(item, request, claim, seen.record if isinstance(seen, NoRoom) else seen, now_s)
+        return seen
+
+    def _wait(
+        self, item: T, request: Request, claim: Claim, record: DecisionRecord, now_s: float
+    ) -> EarlyRefusal | Waits:
+        queue, cost, workers = self.queue(self.pool(request)), self._cost(request, record.fleet), len(record.candidates)
+        refusal = queue.refusal(claim, cost, workers, now_s)
+        if refusal is not None:
+            return refusal
+        queue.enter(item, claim, cost, request.arrived_s, now_s, workers)
+        self._waits_in[item] = queue
         return WAITS
 
     def _dispatch(
@@ -143,24 +145,18 @@ class Admission(Generic[T]):
         assert place is not None, "the worker was a candidate"
         return cost_of(request, seen.worker(place), self._lengths, home)
 
-    def _placed(
-        self,
-        queue: AdmissionQueue[T],
-        request: Request,
-        claim: Claim,
-        ticket: Ticket,
-        waited: Waiting[T] | None,
-        now_s: float,
-    ) -> None:
+    def _placed(self, item: T, request: Request, claim: Claim, ticket: Ticket, now_s: float) -> None:
         """Charge a dispatched request, and remember it until its end."""
+        queue = self._waits_in.get(item) or self.queue(self.pool(request))
+        waited = self.leave(item, now_s)
         cost = self._cost(request, ticket.record.fleet, ticket.candidate.id)
         queue.charge(claim, cost.seconds, now_s)
         self._running[ticket.id] = _Charged(queue, claim, cost, waited)
         self._worker = ticket.candidate
 
-    def leave(self, item: T, request: Request, now_s: float) -> bool:
-        queue = self._queues.get(self.pool(request))
-        return queue is not None and queue.leave(item, now_s) is not None
+    def leave(self, item: T, now_s: float) -> Waiting[T] | None:
+        queue = self._waits_in.pop(item, None)
+        return None if queue is None else queue.leave(item, now_s)
 
     def _seen(self, ticket: Ticket) -> None:
         """Learn from a first token, or correct the charge of a request that has ended, by the length of its answer."""
@@ -187,7 +183,7 @@ class Admission(Generic[T]):
             return self._worker
 
         waits_s = [
-            queue.turn(self.candidates(model or None), now_s, placed)
+            queue.turn(self._candidates(model or None), now_s, placed)
             for model, queue in list(self._queues.items())
             if queue
         ]
@@ -195,10 +191,14 @@ class Admission(Generic[T]):
 
     def expired(self, now_s: float) -> list[Waiting[T]]:
         """Take out and return the requests that have waited for too long."""
-        return [one for queue in self._queues.values() for one in queue.expired(now_s)]
+        late = [one for queue in self._queues.values() for one in queue.expired(now_s)]
+        for one in late:
+            del self._waits_in[one.item]
+        return late
 
-    def candidates(self, model: str | None) -> Sequence[Candidate]:
-        return self._fleet.candidate_sets.of(model).ready
+    def _candidates(self, model: str | None) -> Sequence[Candidate]:
+        found = self._fleet.candidate_sets.of(model)
+        return found.ready or [candidate for endpoint in found.half_open for candidate in endpoint.candidates]
 
     def explained(self, request: Request, claim: Claim, now_s: float) -> dict[str, Any]:
         """Return what would become of a request now: its class, its place, the time to its first token, and why."""
@@ -242,7 +242,10 @@ class Admission(Generic[T]):
             self._tickets.on_room.remove(self._seen)
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return len(self._waits_in)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._waits_in
 
     def statistics(self) -> dict[str, Any]:
         return {

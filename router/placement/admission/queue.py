@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from random import Random
@@ -25,6 +25,8 @@ MARGIN = 1.03
 """Predictions are wrong by about this factor, and a request that is served too late helps nobody."""
 _OFFERS = 3
 """Requests of a class that are offered in one turn although the one before found no room."""
+_GONE_KEPT = 64
+"""Requests that have left and are kept until their time would be over, beside as many as wait."""
 
 
 class AdmissionQueue(Generic[T]):
@@ -69,8 +71,9 @@ class AdmissionQueue(Generic[T]):
         longest_s = claim.longest_wait_s
         if longest_s == inf:
             return None
-        measured = self.first_token_s(claim, cost, workers)[1]
-        excess_s = self.expected_s(claim, cost, workers, now_s) * MARGIN - longest_s
+        self._pass(now_s)
+        first_token_s, measured = self.first_token_s(claim, cost, workers)
+        excess_s = first_token_s * self._bias[claim.of.name].factor * MARGIN - longest_s
         if excess_s <= 0.0:
             return None
         return EarlyRefusal(
@@ -105,6 +108,9 @@ class AdmissionQueue(Generic[T]):
             self._pass(now_s)
             del self._waiting[item]
             self._lines[one.claim.of.name].leave(one)
+            if len(self._expiry) > 2 * len(self._waiting) + _GONE_KEPT:
+                self._expiry = [entry for entry in self._expiry if not self._gone(entry[2])]
+                heapify(self._expiry)
         return one
 
     def expired(self, now_s: float) -> list[Waiting[T]]:
@@ -142,7 +148,12 @@ class AdmissionQueue(Generic[T]):
         """Offer requests in order until no worker has room. Return when there may be room again; infinite if unknown.
 
         `offer` dispatches a request and returns its worker, or None if it stays; it must call `leave` and `charge`.
+        Without candidates it is offered all requests, which leave because no worker is ready.
         """
+        if not candidates:
+            for item in list(self._waiting):
+                offer(item)
+            return inf
         open_: dict[str, dict[WorkerId, None]] = {}
         wait_s = inf
         more = True

@@ -2,9 +2,12 @@
 
 import asyncio
 import itertools
+from unittest.mock import Mock
 
 import pytest
 
+from router.errors import ErrorKind, RequestError
+from router.requests.placing import PlacementGate
 from router.residency.prompt import Prompt, PromptSource
 from router.security.keys import new_key
 from tests.support.answers import answer_stream
@@ -67,6 +70,10 @@ def named(name):
 
 def waits(made):
     return {name: one["waiting"] for name, one in made.gateway.statistics()["classes"]["waiting"]["m"].items()}
+
+
+def queued(made):
+    return made.gateway.statistics()["tenants"]["red"]["queued"]
 
 
 async def enters(made, name, extra=b""):
@@ -143,6 +150,30 @@ async def test_a_worker_that_leaves_moves_its_requests_to_the_next(gate):
     await made.add(answer_stream)
     assert (await chat.read()).status == 200
     await eventually(lambda: waits(made)["chat"] == 0)
+
+
+async def test_a_request_whose_last_worker_leaves_waits_for_another_one_and_counts_once(gate):
+    tenants = {"red": {"keys": ["red"], "max_queued_requests": 1, "classes": ["chat"]}}
+    made = await gate(auth=AUTH, tenants=tenants, timeouts={"queue_s": 0.3})
+    chat = await enters(made, "chat", bearer(RED))
+    assert queued(made) == 1
+    made.fleet.remove(made.fleet.endpoints[0].id)
+    await eventually(lambda: waits(made)["chat"] == 0)
+    assert queued(made) == 1
+    reply = await chat.read()
+    assert (reply.status, reply.code) == (503, "no_worker_available")
+    assert queued(made) == 0
+
+
+async def test_an_offered_request_that_ends_before_it_asks_frees_its_place(gate, monkeypatch):
+    tenants = {"red": {"keys": ["red"], "classes": ["chat"]}}
+    made = await gate(auth=AUTH, tenants=tenants)
+    chat = await enters(made, "chat", bearer(RED))
+    quarantined = RequestError(ErrorKind.NO_WORKER, "no worker may have it")
+    monkeypatch.setattr(PlacementGate, "within", Mock(side_effect=quarantined))
+    await made.worker.answer()
+    assert (await chat.read()).status == 503
+    assert (waits(made)["chat"], queued(made)) == (0, 0)
 
 
 async def test_the_queue_is_bounded_and_a_tenants_quota_holds(gate):

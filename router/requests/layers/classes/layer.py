@@ -74,13 +74,14 @@ class RequestClasses(Feature):
             why = f"its first token would come in about {answer.wait_s:.1f} s"
             return self._refused(claim, answer.reason, why, answer.retry_after_s)
         if not isinstance(answer, Waits):
+            self._gone(incoming)
             return answer
-        if incoming not in self._waiting and (refusal := self._no_place(incoming, request, now_s)) is not None:
+        if incoming not in self._waiting and (refusal := self._no_place(incoming, now_s)) is not None:
             return refusal
         self._turn_soon()
         return _HELD
 
-    def _no_place(self, incoming: IncomingRequest, request: Request, now_s: float) -> RequestError | None:
+    def _no_place(self, incoming: IncomingRequest, now_s: float) -> RequestError | None:
         """Return the error if the request may not wait, and take it out again."""
         account, claim = incoming.caller.account, incoming.claim
         assert claim is not None
@@ -90,7 +91,7 @@ class RequestClasses(Feature):
             error = account.refuse_to_queue()
         else:
             return None
-        self._admission.leave(incoming, request, now_s)
+        self._admission.leave(incoming, now_s)
         return error
 
     def _refused(self, claim: Claim, reason: str, why: str, retry_after_s: float | None) -> RequestError:
@@ -99,8 +100,7 @@ class RequestClasses(Feature):
         return RequestError(ErrorKind.WAIT_TOO_LONG, message, retry_after_s=retry_after_s, reason=reason)
 
     def enter(self, incoming: IncomingRequest, request: WaitingRequest) -> bool:
-        assert incoming.request is not None
-        if incoming not in self._admission.queue(self._admission.pool(incoming.request)):
+        if incoming not in self._admission:
             return False
         if incoming not in self._waiting:
             self._waiting[incoming] = request
@@ -110,11 +110,15 @@ class RequestClasses(Feature):
     def leave(self, incoming: IncomingRequest) -> None:
         if incoming is self._offered or incoming not in self._waiting:
             return  # a request leaves its queues before it asks again, and keeps its place here
-        count(self._waiting.pop(incoming), -1)
-        self._late.discard(incoming)
-        assert incoming.request is not None
-        if self._admission.leave(incoming, incoming.request, self._loop.time()):
+        self._gone(incoming)
+        if self._admission.leave(incoming, self._loop.time()) is not None:
             self._turn_soon()
+
+    def _gone(self, incoming: IncomingRequest) -> None:
+        request = self._waiting.pop(incoming, None)
+        if request is not None:
+            count(request, -1)
+            self._late.discard(incoming)
 
     def _room(self, ticket: Ticket) -> None:
         self._changed()
@@ -147,10 +151,10 @@ class RequestClasses(Feature):
         request = self._waiting.get(incoming)
         if request is not None:
             self._offered = incoming
-            try:
-                request.offer()
-            finally:
+            request.offer()
+            if self._offered is incoming:  # it has ended, and has not asked
                 self._offered = None
+                self.leave(incoming)
 
     def explained(self, incoming: IncomingRequest, request: Request) -> Mapping[str, object]:
         claim = self.claim(incoming, request)

@@ -28,7 +28,7 @@ class AdmissionRig:
             self.fleet.probe_succeeded(endpoint.id, make_facts(models=models, events=False), 0.0)
         core_ = self.core
         self.admission = Admission(classes, core_.dispatcher, self.fleet, core_.loads, core_.tickets, Random(0))
-        self.requests, self.claims, self.tickets = {}, {}, {}
+        self.requests, self.claims, self.tickets, self.answers = {}, {}, {}, {}
         self.now_s = 0.0
 
     def ask(self, name, claim, tokens=2_000, model="m", **request):
@@ -38,7 +38,7 @@ class AdmissionRig:
         return self._ask(name)
 
     def _ask(self, name):
-        answer = self.admission.ask(name, self.requests[name], self.claims[name], self.now_s)
+        answer = self.answers[name] = self.admission.ask(name, self.requests[name], self.claims[name], self.now_s)
         if isinstance(answer, Ticket):
             self.tickets[name] = answer
         return answer
@@ -54,7 +54,7 @@ class AdmissionRig:
         return [name for name in self.tickets if name not in before]
 
     def leave(self, name):
-        return self.admission.leave(name, self.requests[name], self.now_s)
+        return self.admission.leave(name, self.now_s) is not None
 
     def drain(self):
         """End one request after the other; return the order in which those that waited were sent."""

@@ -3,10 +3,11 @@ from random import Random
 import pytest
 
 from backends.worker import LoadReport
-from router.placement.admission.admission import Waits
+from router.placement.admission import credit
+from router.placement.admission.admission import MODELS_KEPT, Waits
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.prediction import LONGEST_RETRY_S, EarlyRefusal, retry_after_s
-from router.placement.request import FailurePoint
+from router.placement.request import FailurePoint, Request
 from router.placement.tickets import Queued, Reject, Ticket
 
 LONG = 8_000
@@ -182,8 +183,63 @@ def test_a_failed_worker_and_a_missing_one(make_admission):
     rig.core.tickets.failed(rig.tickets.pop("a"), FailurePoint.CONNECT, 0.0, "refused")
     rig.fleet.remove(rig.fleet.endpoints[0].id)
     assert rig.turn() == []
+    assert isinstance(rig.answers["b"], (Queued, Reject)), "no worker is ready, so it does not wait for its turn"
+    assert (len(rig.admission), rig.leave("b")) == (0, False)
     assert isinstance(rig.ask("c", Claim(NORMAL), 10), (Queued, Reject))
+
+
+def test_a_request_leaves_although_its_model_has_other_workers_by_then(make_admission, monkeypatch):
+    rig = make_admission((NORMAL,))
+    rig.ask("a", Claim(NORMAL), LONG)
+    rig.ask("b", Claim(NORMAL), LONG)
+    monkeypatch.setattr(rig.admission, "pool", lambda request: "another")
     assert rig.leave("b")
+    assert len(rig.admission) == 0
+    rig.end("a")
+    assert rig.turn() == []
+
+
+def test_names_of_models_that_nobody_serves_make_no_queues_and_forgive_no_debt(make_admission):
+    rig = make_admission((NORMAL,))
+    rig.ask("a", Claim(NORMAL, "red"), LONG)
+    queue = rig.admission.queue("m")
+    for number in range(2 * MODELS_KEPT):
+        assert isinstance(rig.ask(f"n-{number}", Claim(NORMAL, "red"), 10, model=f"n-{number}"), Reject)
+    assert rig.admission.queue("m") is queue
+    assert list(rig.admission.statistics()) == ["m"]
+
+
+def test_a_request_that_waits_is_not_refused_while_workers_are_at_their_limit(make_admission):
+    rig = make_admission((CHAT, BATCH), max_requests_per_worker=2)
+    rig.ask("running", Claim(CHAT), 2_200)
+    assert isinstance(rig.ask("waits", Claim(BATCH), 100), Waits)
+    rig.core.dispatcher.dispatch(Request("pinned", "/v1/completions", "m", None, 10, 0.0), 0.0)
+    rig.core.tickets.first_token(rig.tickets["running"], rig.now_s)
+    assert rig.turn() == []
+    assert isinstance(rig.answers["waits"], Waits)
+    rig.end("running")
+    assert rig.turn() == ["waits"]
+
+
+def test_memory_is_bounded_for_any_fairness_ids(make_admission, monkeypatch):
+    monkeypatch.setattr(credit, "KEPT", 100)
+    patient = RequestClass("patient", max_wait_s=3_600.0)
+    rig = make_admission((patient, BATCH))
+    rig.ask("running", Claim(BATCH), LONG)
+    queue = rig.admission.queue("m")
+    line = next(iter(queue.lines()))
+    for number in range(2_000):
+        rig.now_s += 0.5
+        rig.ask(number, Claim(patient, f"key/{number}"), LONG)
+        if number % 2:
+            rig.leave(number)
+        else:
+            rig.end("running" if not number else number - 2)
+            assert rig.turn() == [number]
+        assert len(queue._expiry) <= 70
+    rig.end(1_998)
+    assert (line.tenants, line.requests, len(rig.admission), rig.admission._running) == ({}, 0, 0, {})
+    assert len(line.credits) <= 100
 
 
 def test_models_wait_apart(make_admission):
