@@ -8,18 +8,8 @@ from typing import Final
 
 from router.placement.admission.classes import Claim, RequestClass
 from router.requests.request_head import RequestHead
-from router.security.callers import Caller
+from router.security.callers import CLASS_HEADERS, FAIRNESS_HEADERS, TTFT_MS_HEADERS, TTL_HEADER, Caller
 
-_CLASS: Final = (
-    b"x-request-class",
-    b"x-llm-d-inference-objective",
-    b"x-gateway-inference-objective",
-    b"x-dynamo-meta-policy-class",
-    b"x-smg-priority",
-)
-_FAIRNESS: Final = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
-_TTFT_MS: Final = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-dynamo-slo-ttft-ms")
-_TTL: Final = b"x-llm-d-inference-ttl"
 _ID_BYTES: Final = 64
 _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)")
@@ -36,14 +26,14 @@ def claim_of(
     """
     account, may_all = caller.account, "priority" in caller.may
     own = () if account is None else account.classes
-    named = _first(head, _CLASS)
+    named = _first(head, CLASS_HEADERS)
     wanted = None if named is None else named.decode("latin-1").lower()
     name = wanted if wanted in classes and (may_all or wanted in own) else by_route or next(iter(own), None)
     tenant = caller.tenant or caller.name or ""
     weight = 1.0 if account is None else account.weight
     if not may_all:
         return Claim(classes.get(name or "", default), tenant, weight)
-    fairness = _first(head, _FAIRNESS)
+    fairness = _first(head, FAIRNESS_HEADERS)
     if fairness is not None:
         tenant = f"{tenant}/{fairness[:_ID_BYTES].decode('latin-1')}"
     return Claim(classes.get(name or "", default), tenant, weight, _ttft_s(head), _ttl_s(head))
@@ -54,13 +44,13 @@ def _first(head: RequestHead, names: tuple[bytes, ...]) -> bytes | None:
 
 
 def _ttft_s(head: RequestHead) -> float | None:
-    text = _first(head, _TTFT_MS)
+    text = _first(head, TTFT_MS_HEADERS)
     return float(text) / 1e3 if text is not None and _MILLISECONDS.fullmatch(text) else None
 
 
 def _ttl_s(head: RequestHead) -> float | None:
     """Return the wait that the request allows, written as a Go duration such as 1m30s; None without a valid one."""
-    text = head.fields.get(_TTL, b"").decode("latin-1")
+    text = head.fields.get(TTL_HEADER, b"").decode("latin-1")
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
