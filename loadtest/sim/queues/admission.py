@@ -13,10 +13,6 @@ from router.placement.admission.prediction import EarlyRefusal
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 
-SHORTEST_TURN_S = 0.002
-LONGEST_TURN_S = 0.05
-"""When a turn follows although nothing has ended, as in `router.requests.queues`."""
-
 
 class AdmissionCalls:
     """Offers waiting calls when there may be room. `claims` are by session.
@@ -84,9 +80,9 @@ class AdmissionCalls:
         self._gateway.hear()
         for one in self.admission.expired(now_s):
             one.item.hear(Rejected("waited for too long"))
-        wait_s = self.admission.turn(now_s, self._offer)
+        after_s = self.admission.turn(now_s, self._offer)
         if len(self.admission):
-            self._turn_at(now_s + min(LONGEST_TURN_S, max(SHORTEST_TURN_S, wait_s)))
+            self._turn_at(now_s + after_s)
 
     def _offer(self, call: HeldCall) -> None:
         answer = self._ask(call)

@@ -27,6 +27,9 @@ from router.placement.tickets import NoRoom, Queued, Reject, Ticket
 T = TypeVar("T", bound=Hashable)
 MODELS_KEPT = 64
 """Models with a queue. Idle ones beyond are forgotten."""
+_SHORTEST_TURN_S = 0.002
+_LONGEST_TURN_S = 0.05
+"""When a turn follows although nothing has ended: room also comes as time passes."""
 _HOME_SHARE = 0.25
 """The part of a prompt that a worker must hold to be its home."""
 
@@ -172,7 +175,7 @@ class Admission(Generic[T]):
             charged.queue.settle(charged.claim, charged.cost.corrected_s(ticket.output_tokens))
 
     def turn(self, now_s: float, offer: Callable[[T], None]) -> float:
-        """Offer waiting requests of all models while there is room; return for how long there is none.
+        """Offer waiting requests of all models while there is room; return the seconds to the next turn.
 
         `offer` has to `ask` for the request again.
         """
@@ -187,7 +190,7 @@ class Admission(Generic[T]):
             for model, queue in list(self._queues.items())
             if queue
         ]
-        return min(waits_s, default=inf)
+        return min(_LONGEST_TURN_S, max(_SHORTEST_TURN_S, min(waits_s, default=inf)))
 
     def expired(self, now_s: float) -> list[Waiting[T]]:
         """Take out and return the requests that have waited for too long."""

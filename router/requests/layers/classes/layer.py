@@ -20,9 +20,6 @@ from router.requests.layer import Feature
 from router.requests.layers.classes.claims import claim_of
 from router.requests.queues.request import WaitingRequest, count
 
-SHORTEST_TURN_S: Final = 0.002
-LONGEST_TURN_S: Final = 0.05
-"""When a turn follows although nothing has ended: room also comes as time passes."""
 _HELD: Final = Held(None, 0.0)
 REFUSALS: Final = ("predicted-wait", "waited", "queue-full")
 
@@ -142,9 +139,8 @@ class RequestClasses(Feature):
         for one in self._admission.expired(now_s):
             self._late.add(one.item)
             self._offer(one.item)
-        wait_s = self._admission.turn(now_s, self._offer)
+        after_s = self._admission.turn(now_s, self._offer)
         if self._waiting:
-            after_s = min(LONGEST_TURN_S, max(SHORTEST_TURN_S, wait_s))
             self._timer = self._loop.call_later(after_s, self._turn)
 
     def _offer(self, incoming: IncomingRequest) -> None:
