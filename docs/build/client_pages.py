@@ -23,7 +23,8 @@ def headers_page() -> str:
         "# Request headers",
         "",
         MADE,
-        "The public port reads these headers. All others pass to the worker unread. "
+        "The public port reads these headers. All others pass to the worker unread. The endpoint picker reads "
+        "`Prefer`, too: with `if-available` a prompt that its worker would have to compute gets 412. "
         "[What the gateway changes](../how-to/front-a-vllm-fleet.md#4-what-the-gateway-changes-in-a-request) says "
         "which of them a worker gets. [Routes](../how-to/route-requests.md) may match any header.",
         "",

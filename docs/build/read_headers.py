@@ -8,18 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _FRAMING = "frames the body; the worker gets the body whole, with `Content-Length`"
+_MAY = "[may send one](../how-to/secure-it.md#what-only-some-clients-may-send)"
+_CLASS = "[class](../how-to/protect-interactive-traffic.md#which-class-a-request-has) of the request, with `classes`"
+_TURN = f"who takes turns within the tenant, with `classes`; for callers that {_MAY}"
+_DUE = f"when the first token is due, in ms, with `classes`; for callers that {_MAY}"
 _TOLERATED = "part of a preflight, which the gateway answers if `cors_origins` is set"
 
 PLACEMENT: Mapping[str, str] = {
     "X-Session-ID": "session of the request, unless the body has `session_id`; policies and routes may keep it "
     "together",
     "X-Vllm-Priority": "priority, before `priority` in the body: a whole number, lower is earlier. Read and sent on "
-    "only for callers that [may send one](../how-to/secure-it.md#what-only-some-clients-may-send)",
+    f"only for callers that {_MAY}",
     "X-Warmroute-Expected-Output-Tokens": "expected length of the answer in tokens; without it, or if it is no whole "
     "number, the gateway estimates the length",
+    "X-Request-Class": _CLASS,
+    "X-LLM-D-Inference-Objective": _CLASS,
+    "X-Gateway-Inference-Objective": _CLASS,
+    "X-Dynamo-Meta-Policy-Class": _CLASS,
+    "X-SMG-Priority": _CLASS,
+    "X-LLM-D-Inference-Fairness-Id": _TURN,
+    "X-Gateway-Inference-Fairness-Id": _TURN,
+    "X-LLM-D-SLO-TTFT-Ms": _DUE,
+    "X-SLO-TTFT-Ms": _DUE,
+    "X-Dynamo-SLO-TTFT-Ms": _DUE,
+    "X-LLM-D-Inference-TTL": f"longest wait, such as `2s`, with `classes`; for callers that {_MAY}",
     "X-Data-Parallel-Rank": "sent on only for callers that "
-    "[may send one](../how-to/secure-it.md#what-only-some-clients-may-send); the gateway sets its own on workers with "
-    "several ranks",
+    f"{_MAY}; the gateway sets its own on workers with several ranks",
 }
 """Headers that placement reads."""
 IDENTITY: Mapping[str, str] = {
