@@ -19,7 +19,7 @@ Extension (GAIE), asks over ext_proc. It needs no gateway and no cluster: it spe
 picker by its answers. Warmroute itself need not run.
 
 ```sh
-pip install 'warmroute[picker]'
+pip install '.[picker]'    # from a checkout
 warmroute picker-conformance 127.0.0.1:9002 --tls \\
   --endpoint 10.0.0.5:8000 --endpoint 10.0.0.6:8000 --endpoint 10.0.0.7:8000 \\
   --hook ./pool.sh --json report.json --markdown report.md
