@@ -32,7 +32,7 @@ CLASS_HEADERS = (
 FAIRNESS_HEADERS = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 TTFT_MS_HEADERS = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-dynamo-slo-ttft-ms")
 TTL_HEADER = b"x-llm-d-inference-ttl"
-_CLAIMS = frozenset((*CLASS_HEADERS, *FAIRNESS_HEADERS, *TTFT_MS_HEADERS, TTL_HEADER))
+CLAIMS = frozenset((*CLASS_HEADERS, *FAIRNESS_HEADERS, *TTFT_MS_HEADERS, TTL_HEADER))
 """Request headers that claim a class, a fairness id or a deadline, in the words of several routers."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
 """Request headers with a digest or signature of the body. They are wrong once the gateway has changed the body."""
@@ -151,7 +151,7 @@ class Callers:
         self._open = not has_keys(config.auth)
         self._withheld = _REPLACED if config.tracing.endpoint is not None else frozenset()
         if config.classes:
-            self._withheld |= _CLAIMS  # the gateway obeys those of callers that may send them
+            self._withheld |= CLAIMS  # the gateway obeys those of callers that may send them
         if config.handover.connector is not None:
             self._withheld |= {PREFILLER}  # the gateway obeys it, and writes its own
         self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits(), withheld=self._withheld)
