@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.compare.wording import Wording
-from loadtest.drive.http import Client
-from loadtest.drive.seen import COMPLETIONS, STREAMED, Seen, observe
+from loadtest.load.http import Client
+from loadtest.load.seen import COMPLETIONS, STREAMED, Seen, observe
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.workload.plan import Call, Plan, Session
 

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtest.demo import plot
 from loadtest.demo.command import BASELINE
-from loadtest.drive.conversations import play
-from loadtest.drive.seen import Seen
 from loadtest.fleet.embedded import behind_envoy, running
+from loadtest.load.conversations import play
+from loadtest.load.seen import Seen
 from loadtest.report.summary import print_rows, summarise, write_json
 from loadtest.workload.conversations import Conversation, Shape, generate
 from policies.spec import WRAPPERS

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from loadtest.drive.seen import Seen
+from loadtest.load.seen import Seen
 from loadtest.report.sheet import Sheet, print_sheet
 
 MEASURES = (

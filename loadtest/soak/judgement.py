@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from loadtest.drive.seen import Kind, Seen
+from loadtest.load.seen import Kind, Seen
 from loadtest.soak.faults import Fault, FaultLog
 
 _FATAL = frozenset({Fault.KILL})

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from loadtest.drive.seen import Kind
+from loadtest.load.seen import Kind
 from loadtest.report.sheet import Sheet, print_sheet
 
 

@@ -14,8 +14,8 @@ from random import Random
 import httpx
 from rich.console import Console
 
-from loadtest.drive.seen import Kind, Seen
 from loadtest.fleet.process import StartError
+from loadtest.load.seen import Kind, Seen
 from loadtest.soak.attack.attacker import Attack
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape

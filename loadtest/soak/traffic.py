@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind, Seen, observe
+from loadtest.load.http import Client
+from loadtest.load.seen import Kind, Seen, observe
 from loadtest.workload.conversations import Conversation, Shape, generate
 
 _BATCH = 60

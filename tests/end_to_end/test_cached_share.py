@@ -14,10 +14,10 @@ import pytest
 
 from backends.simulated.serving import RunningWorker, serving
 from backends.simulated.settings import WorkerSettings
-from loadtest.drive.http import Client
-from loadtest.drive.seen import chat
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
+from loadtest.load.http import Client
+from loadtest.load.seen import chat
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from loadtest.drive.conversations import turn_body
-from loadtest.drive.http import Client
-from loadtest.drive.seen import chat
+from loadtest.load.conversations import turn_body
+from loadtest.load.http import Client
+from loadtest.load.seen import chat
 from loadtest.workload.conversations import Shape, generate
 
 pytestmark = pytest.mark.slow

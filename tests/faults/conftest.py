@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind, observe
+from loadtest.load.http import Client
+from loadtest.load.seen import Kind, observe
 from loadtest.soak.fleet import GATEWAY, Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, left_over
 from tests.support.scripted_worker import ScriptedWorker

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind, observe
+from loadtest.load.http import Client
+from loadtest.load.seen import Kind, observe
 from loadtest.soak.fleet import Fleet, FleetShape
 from tests.faults.conftest import MODEL, Lab
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.drive.http import Client
+from loadtest.load.http import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.drive.http import Client
+from loadtest.load.http import Client
 
 pytestmark = pytest.mark.slow
 

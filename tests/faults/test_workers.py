@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind, chat
+from loadtest.load.http import Client
+from loadtest.load.seen import Kind, chat
 
 pytestmark = pytest.mark.slow
 

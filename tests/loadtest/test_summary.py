@@ -1,4 +1,4 @@
-from loadtest.drive.seen import Kind, Seen
+from loadtest.load.seen import Kind, Seen
 from loadtest.report.summary import percentile, summarise
 
 

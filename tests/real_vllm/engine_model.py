@@ -26,9 +26,9 @@ from backends.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored, de
 from backends.vllm.probe import probe
 from backends.vllm.render import ChatRenderer
 from backends.worker import parse_endpoint
-from loadtest.drive.http import Client
-from loadtest.drive.seen import chat
 from loadtest.fleet.vllm import VllmWorker
+from loadtest.load.http import Client
+from loadtest.load.seen import chat
 from loadtest.profiles.replay import VirtualWorker, unmatched
 
 KIB_PER_TOKEN = 1

@@ -9,8 +9,8 @@ import pytest
 from backends.vllm.handover.connector import HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.prefill_answer import read_prefill_answer
-from loadtest.drive.conversations import play
 from loadtest.fleet.vllm import CONNECTOR
+from loadtest.load.conversations import play
 from loadtest.soak.gauges import AT_REST, left_over
 from loadtest.workload.conversations import Shape, generate
 from tests.support.fleets import fleet, printed_gateway

@@ -18,9 +18,9 @@ import uvloop
 
 from backends.discovery.registration import Registration, registration_key
 from backends.simulated.settings import SHIPPED_MODEL
-from loadtest.drive.seen import Seen
 from loadtest.fleet.embedded import start_gateway, start_workers
 from loadtest.fleet.process import StartError
+from loadtest.load.seen import Seen
 from loadtest.soak.traffic import Traffic
 from router.config.model import RedisConfig
 from router.replicas.connection import PREFIX, RedisClient, connect

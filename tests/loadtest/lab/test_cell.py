@@ -34,7 +34,7 @@ def test_other_code_is_another_digest(cell, monkeypatch):
     assert digest(cell()) != before
 
 
-NO_PART = ("loadtest.drive", "router.errors", "router.metrics")
+NO_PART = ("loadtest.load", "router.errors", "router.metrics")
 """What a run loads besides: what measures a live gateway, the words of errors, and counters."""
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.drive.seen import Kind, Seen
+from loadtest.load.seen import Kind, Seen
 from loadtest.soak.faults import Fault, FaultLog, Window
 from loadtest.soak.judgement import needs_attempts, unexplained
 

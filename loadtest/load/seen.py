@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 import msgspec
 
-from loadtest.drive.http import Client, Response
+from loadtest.load.http import Client, Response
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from loadtest.drive.http import Connection
+from loadtest.load.http import Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

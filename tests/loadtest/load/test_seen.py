@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind, observe
+from loadtest.load.http import Client
+from loadtest.load.seen import Kind, observe
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-warmroute-worker: w:1\r\n"
 STREAM += b"transfer-encoding: chunked\r\n\r\n"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadtest.drive.http import Client
-from loadtest.drive.seen import Seen, chat
+from loadtest.load.http import Client
+from loadtest.load.seen import Seen, chat
 from loadtest.workload.conversations import Conversation
 
 
