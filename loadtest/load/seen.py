@@ -1,14 +1,14 @@
 """Send one request, time it, and classify its end as the client sees it.
 
-An answer is complete only if it is well-formed to its end and has the requested length. An error is clean only if it
-has the documented shape. Every other result is `BROKEN`. Times count from the intended send time, so a delay in the
-load generator makes the result worse, not better.
+An answer is complete only if it is well-formed to its end and, where `observe` is `exact`, has the requested length.
+An error is clean only if it has the documented shape. Every other result is `BROKEN`. Times count from the intended
+send time, so a delay in the load generator makes the result worse, not better.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -16,13 +16,12 @@ from typing import Any
 import httptools
 import msgspec
 
-from loadtest.load.http import Client, Response
+from loadtest.load.http import Client
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 """Fields of a body that ask for a stream with usage."""
-_DONE = b"data: [DONE]"
 
 
 class Kind(StrEnum):
@@ -44,18 +43,20 @@ class Kind(StrEnum):
 class Seen:
     """One request. Times are the loop's; `worker` and `request_id` come from the response's head.
 
-    `first_s` is the time of the first byte, `ttft_s` the seconds to the first frame with text, `gaps_s` the seconds
-    between later ones, and `last_s` the time of the last one. `code` is the error's code, `detail` the reason for the
-    classification, and `text` the answer.
+    `first_s` is the time of the first byte of the body, `chunk_s` that of the first event with choices, a role alone
+    included, `stamps_s` those of the events with generated text, reasoning and tool calls included, and `answer_s` that
+    of the first one with text of the answer. `code` is the error's code, `detail` the reason for the classification,
+    and `text` the answer. `cached_tokens` is 0 unless `says_cached`.
     """
 
     began_s: float
     kind: Kind = Kind.BROKEN
+    sent_s: float = 0.0
     ended_s: float = 0.0
     first_s: float | None = None
-    ttft_s: float | None = None
-    last_s: float | None = None
-    gaps_s: list[float] = field(default_factory=list)
+    chunk_s: float | None = None
+    answer_s: float | None = None
+    stamps_s: list[float] = field(default_factory=list)
     status: int = 0
     code: str = ""
     detail: str = ""
@@ -64,8 +65,17 @@ class Seen:
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    says_cached: bool = False
     completion_tokens: int = 0
     predicted_cached_tokens: int | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self.stamps_s[0] - self.began_s if self.stamps_s else None
+
+    @property
+    def last_s(self) -> float | None:
+        return self.stamps_s[-1] if self.stamps_s else None
 
     @property
     def error(self) -> str | None:
@@ -76,9 +86,9 @@ class Seen:
 
     @property
     def tpot_s(self) -> float | None:
-        if self.ttft_s is None or self.last_s is None or self.completion_tokens < 2:
+        if not self.stamps_s or self.completion_tokens < 2:
             return None
-        return (self.last_s - self.began_s - self.ttft_s) / (self.completion_tokens - 1)
+        return (self.stamps_s[-1] - self.stamps_s[0]) / (self.completion_tokens - 1)
 
     def end(self, kind: Kind, detail: str = "") -> None:
         self.kind, self.detail = kind, detail
@@ -94,6 +104,9 @@ class _Fault(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -102,11 +115,17 @@ class _Choice(msgspec.Struct):
     delta: _Message | None = None
     message: _Message | None = None
     text: str | None = None
+    finish_reason: str | None = None
 
     @property
     def words(self) -> str:
         part = self.delta or self.message
         return (part.content if part is not None else self.text) or ""
+
+    @property
+    def thinks(self) -> bool:
+        part = self.delta
+        return part is not None and bool(part.reasoning or part.reasoning_content or part.tool_calls)
 
 
 class _Details(msgspec.Struct):
@@ -142,18 +161,24 @@ async def observe(
     body: Mapping[str, Any],
     *,
     intended_s: float | None = None,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     dawdle_s: float = 0.0,
+    exact: bool = True,
 ) -> Seen:
     """Send one request of OpenAI's completion or chat API and classify how it ends. Only cancellation is raised.
 
-    `max_tokens` in `body` is the required length of the answer. With `dawdle_s` the reader pauses that long after each
-    read.
+    With `exact`, `max_tokens` in `body` is the required length of the answer. With `dawdle_s` the reader pauses that
+    long after each read.
     """
     loop = asyncio.get_running_loop()
     seen = Seen(began_s=loop.time() if intended_s is None else intended_s)
+    reader = _Reader(seen, int(body.get("max_tokens", 0)) if exact else None, dawdle_s)
+    request = client.request_bytes("POST", path, msgspec.json.encode(body), headers)
     try:
-        await _exchange(client, path, body, headers, dawdle_s, seen)
+        async with client.lent() as connection:
+            seen.sent_s = loop.time()
+            connection.send(request, reader)
+            await reader.ended
     except (OSError, EOFError) as error:
         seen.end(Kind.CUT if seen.status else Kind.UNANSWERED, f"{type(error).__name__}: {error}")
     except (httptools.HttpParserError, msgspec.MsgspecError, ValueError) as error:
@@ -162,90 +187,125 @@ async def observe(
     return seen
 
 
-async def _exchange(
-    client: Client, path: str, body: Mapping[str, Any], headers: dict[str, str] | None, dawdle_s: float, seen: Seen
-) -> None:
-    request = client.request_bytes("POST", path, msgspec.json.encode(body), headers)
-    async with client.exchange(request) as response:
-        seen.status = response.status
-        seen.worker = response.headers.get("x-warmroute-worker", "")
-        seen.request_id = response.headers.get("x-request-id", "")
-        predicted = response.headers.get("x-warmroute-predicted-cached-tokens")
-        seen.predicted_cached_tokens = int(predicted) if predicted else None
-        wanted = int(body.get("max_tokens", 0))
-        parts = _paced(response, dawdle_s, seen)
-        if response.status == 200 and response.headers.get("content-type", "").startswith("text/event-stream"):
-            await _read_stream(parts, wanted, seen)
+class _Reader:
+    """Reads a response into `seen` as it comes; `ended` has the error that broke it, if one did."""
+
+    def __init__(self, seen: Seen, wanted_tokens: int | None, dawdle_s: float) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seen = seen
+        self._wanted_tokens = wanted_tokens
+        self._dawdle_s = dawdle_s
+        self._transport: asyncio.Transport | None = None
+        self._streams = self._done = False
+        self._rest = b""
+        self._texts: list[str] = []
+        self._usage: _Usage | None = None
+
+    def on_head(self, status: int, headers: dict[str, str], transport: asyncio.Transport) -> None:
+        seen, self._transport = self._seen, transport
+        seen.status = status
+        seen.worker = headers.get("x-warmroute-worker", "")
+        seen.request_id = headers.get("x-request-id", "")
+        predicted = headers.get("x-warmroute-predicted-cached-tokens", "")
+        seen.predicted_cached_tokens = int(predicted) if predicted.isdigit() else None
+        self._streams = status == 200 and headers.get("content-type", "").startswith("text/event-stream")
+
+    def on_part(self, now_s: float, data: bytes) -> None:
+        if self._seen.first_s is None:
+            self._seen.first_s = now_s
+        if self._dawdle_s and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(self._dawdle_s, self._go_on, self._transport)
+        self._rest += data
+        if not self._streams or self.ended.done():
+            return
+        *frames, self._rest = self._rest.replace(b"\r\n", b"\n").split(b"\n\n")
+        try:
+            for frame in frames:
+                self._read(frame, now_s)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.ended.set_exception(error)
+
+    @staticmethod
+    def _go_on(transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    def _read(self, frame: bytes, now_s: float) -> None:
+        if frame.startswith(b":"):
+            return
+        if self._done or not frame.startswith(b"data:"):
+            raise ValueError(f"not an event of this API, or behind the last one: {frame[:100]!r}")
+        data = frame[5:].lstrip()
+        if data == b"[DONE]":
+            self._done = True
+            return
+        body = _DECODER.decode(data)
+        if body.choices:
+            self._choose(body, now_s)
+        self._usage = body.usage or self._usage
+        if body.error is not None:
+            self._seen.code, self._seen.detail = str(body.error.code), body.error.message
+
+    def _choose(self, body: _Body, now_s: float) -> None:
+        seen = self._seen
+        if seen.chunk_s is None:
+            seen.chunk_s = now_s
+        if text := body.words:
+            self._texts.append(text)
+            seen.stamps_s.append(now_s)
+            if seen.answer_s is None:
+                seen.answer_s = now_s
+        elif any(choice.thinks or (choice.finish_reason and not seen.stamps_s) for choice in body.choices):
+            seen.stamps_s.append(now_s)  # an answer of one token may have no text of its own
+
+    def on_end(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            try:
+                self._judge_stream() if self._streams else self._judge_whole()
+            except (msgspec.MsgspecError, ValueError) as wrong:
+                error = wrong
+        self._seen.text = self._seen.text or "".join(self._texts)
+        self.ended.set_exception(error) if error is not None else self.ended.set_result(None)
+
+    def _judge_stream(self) -> None:
+        if self._rest or not self._done:
+            self._seen.end(Kind.BROKEN, f"the stream ended cleanly without [DONE]: {self._rest[-100:]!r}")
+        elif self._seen.code:
+            self._seen.end(Kind.ERROR_EVENT, self._seen.detail)
         else:
-            _judge_whole(b"".join([data async for _, data in parts]), wanted, seen)
+            self._judge_length()
 
+    def _judge_whole(self) -> None:
+        seen = self._seen
+        if seen.status >= 400 and self._wanted_tokens is None:
+            seen.end(Kind.REFUSED, self._rest[:200].decode("utf-8", "replace"))
+            return
+        body = _DECODER.decode(self._rest)
+        if seen.status >= 400 and body.error is not None:
+            seen.code = str(body.error.code)
+            seen.end(Kind.REFUSED, body.error.message)
+        elif seen.status == 200:
+            seen.text, self._usage = body.words, body.usage
+            self._judge_length()
+        else:
+            seen.end(
+                Kind.BROKEN, f"status {seen.status} without an error of the documented shape: {self._rest[:200]!r}"
+            )
 
-async def _paced(response: Response, dawdle_s: float, seen: Seen) -> AsyncIterator[tuple[float, bytes]]:
-    async for now_s, data in response.stream():
-        if seen.first_s is None:
-            seen.first_s = now_s
-        yield now_s, data
-        if dawdle_s:
-            await response.dawdle(dawdle_s)
-
-
-def _judge_whole(whole: bytes, wanted: int, seen: Seen) -> None:
-    body = _DECODER.decode(whole)
-    if seen.status >= 400 and body.error is not None:
-        seen.code = str(body.error.code)
-        seen.end(Kind.REFUSED, body.error.message)
-    elif seen.status == 200:
-        seen.text = body.words
-        _judge_length(body.usage, wanted, seen)
-    else:
-        seen.end(Kind.BROKEN, f"status {seen.status} without an error of the documented shape: {whole[:200]!r}")
-
-
-async def _read_stream(parts: AsyncIterator[tuple[float, bytes]], wanted: int, seen: Seen) -> None:
-    rest, texts, ended = b"", [], False
-    usage: _Usage | None = None
-    async for now_s, data in parts:
-        *frames, rest = (rest + data).split(b"\n\n")
-        for frame in frames:
-            if frame.startswith(b":"):
-                continue
-            if ended or not frame.startswith(b"data: "):
-                seen.end(Kind.BROKEN, f"not an event of this API, or behind the last one: {frame[:100]!r}")
-                return
-            if frame == _DONE:
-                ended = True
-                continue
-            body = _DECODER.decode(frame[6:])
-            usage = body.usage or usage
-            if text := body.words:
-                texts.append(text)
-                _note_time(now_s, seen)
-            if body.error is not None:
-                seen.code, seen.detail = str(body.error.code), body.error.message
-    seen.text = "".join(texts)
-    if rest or not ended:
-        seen.end(Kind.BROKEN, f"the stream ended cleanly without [DONE]: {rest[-100:]!r}")
-    elif seen.code:
-        seen.end(Kind.ERROR_EVENT, seen.detail)
-    else:
-        _judge_length(usage, wanted, seen)
-
-
-def _note_time(now_s: float, seen: Seen) -> None:
-    if seen.last_s is None:
-        seen.ttft_s = now_s - seen.began_s
-    else:
-        seen.gaps_s.append(now_s - seen.last_s)
-    seen.last_s = now_s
-
-
-def _judge_length(usage: _Usage | None, wanted: int, seen: Seen) -> None:
-    if usage is not None:
-        seen.prompt_tokens, seen.completion_tokens = usage.prompt_tokens, usage.completion_tokens
-        details = usage.prompt_tokens_details
-        seen.cached_tokens = (details.cached_tokens or 0) if details else 0
-    got = usage.completion_tokens if usage is not None else -1
-    if got == wanted:
-        seen.end(Kind.COMPLETE)
-    else:
-        seen.end(Kind.BROKEN, f"{wanted} tokens were asked for, {got} came")
+    def _judge_length(self) -> None:
+        seen, usage, wanted = self._seen, self._usage, self._wanted_tokens
+        if usage is not None:
+            seen.prompt_tokens, seen.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+            details = usage.prompt_tokens_details
+            seen.says_cached = details is not None and details.cached_tokens is not None
+            seen.cached_tokens = (details.cached_tokens or 0) if details else 0
+        got = usage.completion_tokens if usage is not None else -1
+        if wanted is None and not self._streams:
+            seen.end(Kind.BROKEN, "the answer is no stream, so it has no times")
+        elif wanted is None or got == wanted:
+            seen.end(Kind.COMPLETE if wanted is not None or seen.stamps_s else Kind.BROKEN, "")
+        else:
+            seen.end(Kind.BROKEN, f"{wanted} tokens were asked for, {got} came")

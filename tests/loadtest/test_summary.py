@@ -9,7 +9,7 @@ def test_percentile_interpolates():
 
 
 def test_failed_requests_count_as_errors_and_nowhere_else():
-    good = Seen(0.0, Kind.COMPLETE, ttft_s=0.1, last_s=1.1, prompt_tokens=100, cached_tokens=80, completion_tokens=11)
+    good = Seen(0.0, Kind.COMPLETE, stamps_s=[0.1, 1.1], prompt_tokens=100, cached_tokens=80, completion_tokens=11)
     bad = Seen(0.0, prompt_tokens=1000)
     row = summarise("rule", [good, bad])
     assert (row.requests, row.errors) == (2, 1)

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from loadtest.load.http import Connection
+from loadtest.load.http import Connection, Response
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -15,12 +15,12 @@ class Wire(asyncio.Transport):
 
 async def response():
     """Return a connection, and a response of which the body is still to come."""
-    connection = Connection()
+    connection, answer = Connection(), Response(asyncio.get_running_loop().create_future())
     connection.connection_made(Wire())
-    sent = asyncio.ensure_future(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
-    await asyncio.sleep(0)
+    connection.send(b"GET / HTTP/1.1\r\n\r\n", answer)
     connection.data_received(HEAD)
-    return connection, await sent
+    await answer.begun
+    return connection, answer
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ConnectionResetError("gone")], ids=repr)

@@ -68,7 +68,7 @@ async def test_kinds(case):
     assert seen.kind is kind, seen
     assert (seen.error is None) == (kind is Kind.COMPLETE)
     if case == "a stream":
-        assert (seen.text, seen.completion_tokens, seen.gaps_s) == ("word", 2, []) and 0.0 < seen.ttft_s < 5.0
+        assert (seen.text, seen.completion_tokens, len(seen.stamps_s)) == ("word", 2, 1) and 0.0 < seen.ttft_s < 5.0
     if kind is Kind.ERROR_EVENT:
         assert (seen.code, seen.worker, seen.text) == ("worker_died_in_stream", "w:1", "word")
 
@@ -76,3 +76,51 @@ async def test_kinds(case):
 async def test_nobody_listens():
     seen = await observe(Client("http://127.0.0.1:1"), "/v1/completions", {"max_tokens": 1})
     assert seen.kind is Kind.UNANSWERED
+
+
+async def read(*frames, exact=False):
+    """Return what is seen of a stream of these frames, and of nothing else."""
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAM + b"".join(map(chunk, frames)) + END)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base/")
+        seen = await observe(client, "/v1/chat/completions", {"max_tokens": 9}, exact=exact)
+        client.close()
+    return seen
+
+
+def delta(**fields):
+    return event({"choices": [{"delta": fields}]})
+
+
+async def test_the_first_token_is_no_role_chunk_and_may_be_reasoning():
+    seen = await read(delta(role="assistant", content=""), delta(reasoning="hm"), delta(content="yes"), DONE)
+    assert (seen.kind, seen.text, len(seen.stamps_s)) == (Kind.COMPLETE, "yes", 2)
+    assert seen.chunk_s <= seen.stamps_s[0] <= seen.answer_s == seen.stamps_s[1]
+
+
+async def test_an_answer_of_any_length_is_complete_where_no_length_is_required():
+    assert (await read(event(DELTA), event(USAGE), DONE)).error is None
+    assert (await read(event(DELTA), event(USAGE), DONE, exact=True)).kind is Kind.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([event(DELTA)] * 5 + [event(ERROR), DONE], Kind.ERROR_EVENT),
+        ([event(DELTA)] * 5, Kind.BROKEN),
+        ([event(USAGE), DONE], Kind.BROKEN),
+    ],
+    ids=["an error event after five chunks", "no [DONE]", "no text at all"],
+)
+async def test_a_stream_with_status_200_can_be_a_failure(frames, kind):
+    assert (await read(*frames)).kind is kind
+
+
+async def test_lines_may_end_as_the_standard_allows():
+    assert (await read(b'data:{"choices":[{"text":"a"}]}\r', b"\n\r\n", b"data: [DONE]\r\n\r\n")).text == "a"
