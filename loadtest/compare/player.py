@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadtest.compare.wording import Wording
 from loadtest.load.http import Client
 from loadtest.load.seen import COMPLETIONS, STREAMED, Seen, observe
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.workload.plan import Call, Plan, Session
+from loadtest.workload.wording import Wording
 
 LEAD_S = 0.3
 """Time between the begin of a run and second 0 of its plan, so that every session's task is waiting by then."""

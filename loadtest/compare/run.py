@@ -19,7 +19,6 @@ from loadtest.compare.findings import Findings, Seed
 from loadtest.compare.modelled import asked, play, saturates
 from loadtest.compare.settings import Unplayable, cells, first_cell, settled
 from loadtest.compare.trial import Stage, Trial, run_trial
-from loadtest.compare.wording import NoWords, Wording
 from loadtest.compare.workers import served_model, start_fleet
 from loadtest.fleet.process import INTERRUPTED, StartError, exit_code
 from loadtest.fleet.vllm import find_vllm
@@ -28,6 +27,7 @@ from loadtest.lab.measures import Measures
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.workload.errors import WorkloadError
+from loadtest.workload.wording import NoWords, Wording
 
 WIDTH = 200
 """Width of a table on a narrower console. A file or a pipe has no width of its own."""

@@ -13,7 +13,6 @@ from loadtest.compare.contenders import Contender, Site, Worker, running_router
 from loadtest.compare.modelled import asked
 from loadtest.compare.player import Answered, Player
 from loadtest.compare.usage import Usage, lags
-from loadtest.compare.wording import Wording
 from loadtest.compare.workers import empty_caches
 from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
@@ -24,6 +23,7 @@ from loadtest.report.summary import percentile
 from loadtest.sim.outcome import Outcome
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from loadtest.workload.wording import Wording
 
 WARM_UP_CALLS = 16
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from backends.simulated.settings import shipped_model_dir
 from loadtest.compare.player import Player
-from loadtest.compare.wording import Wording
 from loadtest.compare.workers import served_model
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from loadtest.workload.wording import Wording
 
 
 def talk(number):

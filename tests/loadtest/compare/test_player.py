@@ -7,10 +7,10 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import SHIPPED_MODEL, WorkerSettings, shipped_model_dir
 from loadtest.compare.player import Player
-from loadtest.compare.wording import Wording
 from loadtest.sim.outcome import Ending
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from loadtest.workload.wording import Wording
 
 FIRST = Text.of([(1, 400), (2, 37)])
 ANSWER = (1 << 62, 43)

@@ -4,8 +4,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.compare.wording import NoWords, Wording
 from loadtest.workload.text import Text
+from loadtest.workload.wording import NoWords, Wording
 
 
 @pytest.fixture(scope="module")
