@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
-import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from loadtest.bench.caller import Caller, Tally, connect
+from loadtest.load.pacer import Pacer
 
 DRAIN_S = 30.0
-_CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
-_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Loop(ABC):
@@ -109,7 +106,8 @@ class OpenLoop(Loop):
     async def run(self, rate: float, window_s: float, seed: int) -> None:
         """Send `rate` requests per second for `window_s`. Requests of the first tenth are not timed."""
         rng = random.Random(seed)
-        pacer = Pacer(self._arrive, (rng.expovariate(rate) for _ in itertools.count()))
+        gaps_s = (rng.expovariate(rate) for _ in itertools.count())
+        pacer = Pacer(self._arrive, itertools.accumulate(gaps_s, initial=time.monotonic()))
         try:
             await asyncio.sleep(window_s * 0.1)
             self.tally.first_byte_s.clear()
@@ -118,7 +116,7 @@ class OpenLoop(Loop):
             pacer.stop()
         await self.drain()
 
-    def _arrive(self) -> None:
+    def _arrive(self, due_s: float) -> None:
         while self._idle and not self._idle[-1].open:
             self._idle.pop()
         self._send(self._idle.pop() if self._idle else None)
@@ -126,46 +124,6 @@ class OpenLoop(Loop):
     def _on_answer(self, caller: Caller) -> None:
         if caller.open:
             self._idle.append(caller)
-
-
-class Pacer:
-    """Calls `arrive` now and after each of `gaps_s`, on Linux to within some tens of microseconds (timerfd).
-
-    uvloop's own timers have a resolution of milliseconds, so a fast proxy's requests would arrive in bursts.
-    """
-
-    def __init__(self, arrive: Callable[[], None], gaps_s: Iterator[float]) -> None:
-        self._arrive = arrive
-        self._gaps_s = gaps_s
-        self._due_s = time.monotonic()
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = self._checked(self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC))
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._fd, self._wake)
-        self._arm()
-
-    def stop(self) -> None:
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
-
-    def _wake(self) -> None:
-        os.read(self._fd, 8)
-        while self._due_s <= time.monotonic():
-            self._arrive()
-            self._due_s += next(self._gaps_s)
-        self._arm()
-
-    def _arm(self) -> None:
-        whole_s, part_s = divmod(self._due_s, 1.0)
-        # timerfd_settime(2)'s `struct itimerspec`: the interval's seconds and nanoseconds, then the time's
-        spec = (ctypes.c_long * 4)(0, 0, int(whole_s), int(part_s * 1e9) + 1)
-        self._checked(self._libc.timerfd_settime(self._fd, _ABSOLUTE, spec, None))
-
-    @staticmethod
-    def _checked(result: int) -> int:
-        if result < 0:
-            raise OSError(ctypes.get_errno(), "timerfd")
-        return result
 
 
 async def send_each_once(url: str, requests: Sequence[bytes], connections: int) -> Tally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ MOST_IDLE_S = 4.0
 
 
 class Sink(Protocol):
-    """Takes one response: its head, the pieces of its body with the loop's time, and its end or the error."""
+    """Takes one response: its head, the pieces of its body with their times, and its end or the error."""
 
     def on_head(self, status: int, headers: dict[str, str], transport: asyncio.Transport) -> None: ...
 
@@ -53,7 +54,7 @@ class Response:
         self.parts.put_nowait(error)
 
     async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
-        """Yield (arrival time on the loop's clock, bytes) for each piece of the body, as the parser delivers it."""
+        """Yield (arrival time, bytes) for each piece of the body, as the parser delivers it."""
         while (part := await self.parts.get()) is not None:
             if isinstance(part, BaseException):  # a Ctrl-C, too: uvloop reports it as a lost connection
                 raise part
@@ -67,7 +68,6 @@ class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: Sink | None = None
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._now_s = self._loop.time()
+        self._now_s = time.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -183,7 +183,7 @@ class Client:
 
     async def _connection(self) -> Connection:
         idle, loop = self._idle, asyncio.get_running_loop()
-        oldest_s = loop.time() - MOST_IDLE_S
+        oldest_s = time.monotonic() - MOST_IDLE_S
         while idle:
             connection = idle.pop()
             if connection.reusable and connection.idle_since_s > oldest_s:

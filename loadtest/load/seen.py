@@ -8,6 +8,7 @@ send time, so a delay in the load generator makes the result worse, not better.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -41,12 +42,13 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class Seen:
-    """One request. Times are the loop's; `worker` and `request_id` come from the response's head.
+    """One request. Times are of `time.monotonic`, which uvloop's clock rounds to milliseconds.
 
     `first_s` is the time of the first byte of the body, `chunk_s` that of the first event with choices, a role alone
     included, `stamps_s` those of the events with generated text, reasoning and tool calls included, and `answer_s` that
     of the first one with text of the answer. `code` is the error's code, `detail` the reason for the classification,
-    and `text` the answer. `cached_tokens` is 0 unless `says_cached`.
+    and `text` the answer. `worker` and `request_id` come from the response's head. `cached_tokens` is 0 unless
+    `says_cached`.
     """
 
     began_s: float
@@ -170,20 +172,19 @@ async def observe(
     With `exact`, `max_tokens` in `body` is the required length of the answer. With `dawdle_s` the reader pauses that
     long after each read.
     """
-    loop = asyncio.get_running_loop()
-    seen = Seen(began_s=loop.time() if intended_s is None else intended_s)
+    seen = Seen(began_s=time.monotonic() if intended_s is None else intended_s)
     reader = _Reader(seen, int(body.get("max_tokens", 0)) if exact else None, dawdle_s)
     request = client.request_bytes("POST", path, msgspec.json.encode(body), headers)
     try:
         async with client.lent() as connection:
-            seen.sent_s = loop.time()
+            seen.sent_s = time.monotonic()
             connection.send(request, reader)
             await reader.ended
     except (OSError, EOFError) as error:
         seen.end(Kind.CUT if seen.status else Kind.UNANSWERED, f"{type(error).__name__}: {error}")
     except (httptools.HttpParserError, msgspec.MsgspecError, ValueError) as error:
         seen.end(Kind.BROKEN, f"{type(error).__name__}: {error}")
-    seen.ended_s = loop.time()
+    seen.ended_s = time.monotonic()
     return seen
 
 
