@@ -7,8 +7,11 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from backends.engine.profile import UnknownProfile, load_profile, profile_names
+
 T = TypeVar("T", int, float)
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+PROFILES = f"a .toml file of `warmroute calibrate`, or one of {', '.join(profile_names())}"
 
 
 def checked(kind: Callable[[str], T], fits: Callable[[T], bool], what: str) -> Callable[[str], T]:
@@ -37,3 +40,11 @@ def size_bytes(text: str) -> int:
     if found is not None and int(found[1]) > 0:
         return int(found[1]) * _UNITS[found[2] or ""]
     raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 512MiB or 1GiB")
+
+
+def profile_name(text: str) -> str:
+    """The name of a packaged profile, or the path of one in a file."""
+    try:
+        return load_profile(text).name
+    except UnknownProfile as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

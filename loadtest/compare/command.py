@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive, whole
+from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.compare.cases import CASES, Usual
 from loadtest.compare.contenders import Contender, UnknownContender, parse_contender
 from loadtest.lab.flags import policies, seconds, slo
@@ -64,7 +63,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend", choices=("embedded", "vllm"), default="embedded", help="workers (default: %(default)s)"
     )
-    parser.add_argument("--profile", choices=profile_names(), help=f"engine profile (default: {USUAL.profile})")
+    text = f"engine profile: {PROFILES} (default: {USUAL.profile})"
+    parser.add_argument("--profile", type=profile_name, metavar="PROFILE", help=text)
 
 
 def _peer(text: str) -> Contender:

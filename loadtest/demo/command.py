@@ -7,8 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import PROFILES, above_zero, positive, profile_name
 from policies.registry import policy_names
 
 BASELINE = "round_robin"
@@ -36,9 +35,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
             help=f"{what}, with the policy that is compared (default: with marginal_cost only)",
         )
     parser.add_argument("--workers", type=positive, default=4, help="embedded workers (default 4)")
-    parser.add_argument(
-        "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="engine profile of the workers"
-    )
+    text = f"engine profile of the workers: {PROFILES} (default %(default)s)"
+    parser.add_argument("--profile", default="llama-3.1-8b-h100", type=profile_name, metavar="PROFILE", help=text)
     parser.add_argument(
         "--time-scale", type=above_zero, default=3.0, help="factor on the modelled step times (default 3)"
     )

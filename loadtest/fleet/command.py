@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from backends.engine.profile import profile_names
 from backends.vllm.handover.connectors import CONNECTORS
-from loadtest.arguments import above_zero, checked
+from loadtest.arguments import PROFILES, above_zero, checked, profile_name
 
 LAST_PORT = 65_535
 _COUNT = checked(int, lambda value: 0 < value <= 64, "a whole number from 1 to 64")
@@ -75,9 +74,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         ("--logs", Path, None, "DIR", "write each worker's output to DIR"),
     ):
         parser.add_argument(flag, type=of, default=default, metavar=metavar, help=text)
-    parser.add_argument(
-        "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
-    )
+    text = f"engine profile: {PROFILES} (default: %(default)s)"
+    parser.add_argument("--profile", type=profile_name, default="llama-3.1-8b-h100", metavar="PROFILE", help=text)
     parser.add_argument(
         "--kv-connector",
         choices=tuple(CONNECTORS),

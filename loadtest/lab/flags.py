@@ -11,8 +11,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive, whole
+from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, flag
 from loadtest.lab.policies import parse_policy
@@ -31,7 +30,13 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="the workload: a trace, whose schema is recognised from its rows, or a generator",
     )
     parser.add_argument("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
-    parser.add_argument("--profile", required=True, choices=profile_names(), help="engine profile of each worker")
+    parser.add_argument(
+        "--profile",
+        required=True,
+        type=profile_name,
+        metavar="PROFILE",
+        help=f"engine profile of each worker: {PROFILES}",
+    )
     parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO")
     add_shared(
         parser,

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 
-from backends.engine.profile import profile_names
+from backends.engine.profile import UnknownProfile, load_profile, profile_names
 from backends.simulated.settings import BoundWorker, WorkerSettings
 from router.cli.guard import guarded
 
@@ -44,6 +44,13 @@ _positive = _number(int, lambda number: number >= 1, "a whole number of at least
 _not_negative = _number(float, lambda number: 0 <= number < inf, "a number of 0 or more")
 _above_zero = _number(float, lambda number: 0 < number < inf, "a number above 0")
 _share = _number(float, lambda number: 0 <= number <= 1, "a number from 0 to 1")
+
+
+def _profile(text: str) -> str:
+    try:
+        return load_profile(text).name
+    except UnknownProfile as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main() -> int:
@@ -97,7 +104,9 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
 
 def _add_hardware(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--profile", choices=profile_names(), help="engine profile (default: %(default)s)")
+    names = ", ".join(profile_names())
+    profile = f"engine profile: a .toml file of `warmroute calibrate`, or one of {names} (default: %(default)s)"
+    add("--profile", type=_profile, metavar="PROFILE", help=profile)
     waits = "factor on every wait; 0: do not wait at all (default: %(default)s)"
     add("--time-scale", type=_not_negative, metavar="X", help=waits)
     add("--speed", type=_above_zero, metavar="X", help="factor on the hardware's speed (default: %(default)s)")

@@ -76,7 +76,7 @@ def test_flags_that_do_not_go_together_are_named(given, says):
         ({"load": "0.5,much"}, "--load: 'much' is not a number above 0; write fractions"),
         ({"first-seed": "-1"}, "--first-seed: '-1' is not a whole number, 0 or above"),
         ({"workers": "0"}, "--workers: '0' is not a whole number above 0"),
-        ({"profile": "h100"}, "--profile: invalid choice"),
+        ({"profile": "h100"}, "--profile: no profile"),
         ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),
         ({"usage-share": "1.1"}, "--usage-share: '1.1' is not a fraction; write a number from 0 to 1"),
         ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
