@@ -14,9 +14,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from loadtest.admission import command as admission
         from loadtest.bench import command as bench
+        from loadtest.calibrate.recordings import command as profiles
         from loadtest.compare import command as compare
         from loadtest.lab import command as lab
-        from loadtest.profiles import command as profiles
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
         from loadtest.tournament import results_digest

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from backends.engine.profile import DecodeCost, PrefillCost, load_profile
-from loadtest.profiles.recording import RecordedRequest, Recording
-from loadtest.profiles.replay import replay
+from loadtest.calibrate.recordings.recording import RecordedRequest, Recording
+from loadtest.calibrate.recordings.replay import replay
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backends.engine.profile import Profile, load_profile, profile_names
-from loadtest.profiles.fit import fit
-from loadtest.profiles.recording import RecordedRequest, RecordingError, read_recording
-from loadtest.profiles.replay import replay
+from loadtest.calibrate.recordings.fit import fit
+from loadtest.calibrate.recordings.recording import RecordedRequest, RecordingError, read_recording
+from loadtest.calibrate.recordings.replay import replay
 from loadtest.report.summary import percentile
 
 

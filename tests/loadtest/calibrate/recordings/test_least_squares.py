@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.profiles.fit import fit_relative
+from loadtest.calibrate.recordings.fit import fit_relative
 
 
 def fitted(features, observed, tolerance=0.02, weights=None):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
 from backends.engine.profile import Profile
-from loadtest.profiles.recording import RecordedRequest, Recording
+from loadtest.calibrate.recordings.recording import RecordedRequest, Recording
 
 _IDS_PER_REQUEST = 1 << 16
 UNMATCHED_ID = 1 << 31

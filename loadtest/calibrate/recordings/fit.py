@@ -17,8 +17,8 @@ from scipy.optimize import nnls
 
 from backends.engine.engine import StepResult
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
-from loadtest.profiles.recording import Recording
-from loadtest.profiles.replay import Replay, replay
+from loadtest.calibrate.recordings.recording import Recording
+from loadtest.calibrate.recordings.replay import Replay, replay
 
 ROUNDS = 12
 TOLERANCE = 0.02

@@ -4,9 +4,9 @@ import dataclasses
 import pytest
 
 from backends.engine.profile import load_profile
-from loadtest.profiles import command
-from loadtest.profiles.fit import fit, training_error
-from loadtest.profiles.replay import replay
+from loadtest.calibrate.recordings import command
+from loadtest.calibrate.recordings.fit import fit, training_error
+from loadtest.calibrate.recordings.replay import replay
 
 START = load_profile("qwen3-32b-2xh100")
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from loadtest.profiles.recording import RecordingError, read_recording
+from loadtest.calibrate.recordings.recording import RecordingError, read_recording
 
 NAME = "GPU_model"
 FLAGS = {"data_parallel_size": 1, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
