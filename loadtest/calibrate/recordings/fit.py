@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from backends.engine.engine import StepResult
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
+from loadtest.calibrate.least_squares import Floats, fit_relative
 from loadtest.calibrate.recordings.recording import Recording
 from loadtest.calibrate.recordings.replay import Replay, replay
 
@@ -29,35 +28,6 @@ FIRST_TOKEN_WEIGHT = 0.2
 From the first to the last token there are hundreds of steps.
 """
 _EDGE_S = 1e-9
-_REWEIGHTINGS = 10
-
-Floats = NDArray[np.float64]
-
-
-def fit_relative(features: Floats, observed: Floats, weights: Floats, tolerance: float) -> Floats:
-    """Return parameters of at least 0 so that ``features @ parameters`` fits `observed` best in relative error.
-
-    `features` has a row per observation. An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in
-    proportion to its size. This is Huber's loss, by iteratively reweighted least squares. So a few rows with a cause of
-    their own do not distort the fit.
-    """
-    relative = weights / observed**2
-    parameters = _solve_not_negative(features, observed, relative)
-    for _ in range(_REWEIGHTINGS):
-        errors = np.maximum(np.abs(features @ parameters / observed - 1.0), 1e-12)
-        parameters = _solve_not_negative(features, observed, relative * np.minimum(1.0, tolerance / errors))
-    return parameters
-
-
-def _solve_not_negative(features: Floats, observed: Floats, weights: Floats) -> Floats:
-    """Return the weighted least-squares solution without negative parameters; an unused parameter is 0."""
-    scale = np.sqrt(weights)
-    matrix = features * scale[:, None]
-    # Features differ by many orders of magnitude (steps, tokens, tokens squared), but `nnls` has one tolerance for all.
-    norms = np.linalg.norm(matrix, axis=0)
-    norms[norms == 0.0] = 1.0
-    solution: Floats = nnls(matrix / norms, observed * scale)[0] / norms
-    return solution
 
 
 def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profile:

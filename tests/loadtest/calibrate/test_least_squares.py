@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.calibrate.recordings.fit import fit_relative
+from loadtest.calibrate.least_squares import fit_relative
 
 
 def fitted(features, observed, tolerance=0.02, weights=None):
