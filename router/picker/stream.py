@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -41,11 +41,22 @@ class Wire(Protocol):
         """Return the next message; None at the end of the gateway's side."""
 
     def write(self, message: bytes) -> Awaitable[None]:
-        """Send an answer.
+        """Send an answer. If the call is cancelled, the answer may have been sent.
 
         Raises:
             GatewayLeft: it cannot be sent.
         """
+
+
+def _with_last(messages: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield each message, and whether it is the last one."""
+    before: bytes | None = None
+    for message in messages:
+        if before is not None:
+            yield before, False
+        before = message
+    if before is not None:
+        yield before, True
 
 
 class PickStream:
@@ -58,6 +69,8 @@ class PickStream:
         self._caller: Caller | None = None
         self._body: HeldBody | None = None
         self._pick: Pick | None = None
+        self._answered = False
+        """The last message of the pick's answer has been given to gRPC, so that the gateway may have it all."""
         self._request_id = b""
         self._waiting = False
         """Nothing but a message about the answer is awaited."""
@@ -77,7 +90,14 @@ class PickStream:
             if self._body is not None:
                 self._body.give_back()
             if self._pick is not None:
-                self._pick.cancel()
+                self._end_early(self._pick)
+
+    def _end_early(self, pick: Pick) -> None:
+        """End a pick whose stream ended before its time. A gateway may end it as soon as it has the whole answer."""
+        if self._answered and self._parts.settings.learn == "none":
+            self._leave(pick)
+        else:
+            pick.cancel()
 
     def drain(self) -> None:
         """End the stream as soon as nothing is lost by it: at once while an answer is awaited, else between chunks."""
@@ -178,7 +198,7 @@ class PickStream:
     async def _answer(self, collected: CollectedRequest) -> None:
         """Pick, and write the answer. A pick by the headers alone, before a body, is replaced."""
         parts = self._parts
-        earlier, self._pick = self._pick, None
+        earlier, self._pick, self._answered = self._pick, None, False
         if earlier is not None:
             earlier.cancel()
         until_s = parts.time() + parts.settings.pick_s
@@ -189,10 +209,12 @@ class PickStream:
         try:
             await pick.find(by_headers=collected.by_headers)
             answer = changes_of(parts, pick, collected.head, body)
-            for message in pick_answers(collected, answer):
+            for message, last in _with_last(pick_answers(collected, answer)):
+                self._answered = last
                 await self._wire.write(message)
-        except (asyncio.CancelledError, GatewayLeft):
-            parts.picks.add(1.0, (_CANCELLED,))
+        except (asyncio.CancelledError, GatewayLeft) as error:
+            self._answered = self._answered and not isinstance(error, GatewayLeft)
+            parts.picks.add(1.0, (_PICKED if self._answered else _CANCELLED,))
             raise
         parts.picks.add(1.0, (_PICKED,))
         self._body.give_back()

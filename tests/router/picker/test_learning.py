@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from router.config.model import WorkerConfig
+from router.picker.stream import GatewayLeft, PickStream
 from tests.support.gateway_stream import (
     BUFFERED,
     DUPLEX,
@@ -214,6 +215,60 @@ async def test_a_gateway_that_leaves_during_the_echo_leaves_nothing_behind(learn
         await rig.empties()
         await eventually(lambda: not rig.picker.statistics()["exchanges"])
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+class LastMoment:
+    """A wire whose gateway leaves during one of the writes. `given`: gRPC has the message by then."""
+
+    def __init__(self, at_write, *messages, given=True):
+        self._messages = [message.SerializeToString() for message in messages]
+        self._at_write = at_write
+        self._given = given
+        self.writes = 0
+
+    async def read(self):
+        return self._messages.pop(0) if self._messages else None
+
+    async def write(self, message):
+        self.writes += 1
+        if self.writes == self._at_write:
+            raise asyncio.CancelledError if self._given else GatewayLeft
+
+
+async def serve_until_it_leaves(rig, at_write, *messages, given=True):
+    wire = LastMoment(at_write, *messages, given=given)
+    try:
+        await PickStream(rig.picker._parts, wire).serve()
+    except asyncio.CancelledError:
+        pass
+    assert wire.writes == at_write
+    return {outcome: count for (outcome, *_), count in rig.picker._parts.picks.values.items()}
+
+
+@pytest.mark.parametrize(("learn", "load"), [("none", {ONE[0]: 1}), ("all", {})])
+async def test_a_gateway_that_leaves_as_soon_as_it_has_the_answer_was_answered(learn, load):
+    async with picker_rig(ONE, picker={"learn": learn}) as rig:
+        asked = request_headers(), body(chat(max_tokens=10))
+        assert await serve_until_it_leaves(rig, 2, *asked) == {"picked": 1.0}
+        assert rig.load == load, "with none the request is with its worker now, and its end is predicted"
+        await rig.empties()
+
+
+@pytest.mark.parametrize(("at_write", "given"), [(1, True), (2, False)])
+async def test_a_gateway_that_leaves_before_it_has_the_answer_cancels_the_pick(at_write, given):
+    async with picker_rig(ONE) as rig:
+        asked = request_headers(), body(chat(max_tokens=10))
+        assert await serve_until_it_leaves(rig, at_write, *asked, given=given) == {"cancelled": 1.0}
+        assert rig.load == {}
+
+
+async def test_a_gateway_that_leaves_after_a_pick_by_headers_was_answered():
+    async with picker_rig(ONE) as rig:
+        stream = await rig.stream().send(request_headers(mode=None))
+        assert picked(await stream.next())
+        stream.call.cancel()
+        await eventually(lambda: not rig.picker.statistics()["exchanges"])
+        assert rig.load == {ONE[0]: 1}
 
 
 async def test_a_prefill_on_another_worker_ends_with_the_first_token():
