@@ -13,6 +13,7 @@ import yaml
 from router.cli import serve
 from router.cli.main import build_parser
 from router.metrics.catalogue import CATALOGUE
+from router.picker.flags import settings_of
 from router.security.token import admin_tokens
 from router.settings import load
 
@@ -540,6 +541,14 @@ class TestPicker:
         assert not [each for each in objects if each["kind"] == "InferencePool"]
         sources = settings(objects, tmp_path, {}).discovery.sources
         assert sources["pool"].kubernetes.pool == "llama"
+
+    def test_kubernetes_asks_the_health_service_as_gateways_do(self):
+        picker = container(one(rendered(PICKER), "Deployment"), "picker")
+        asked = [picker[f"{kind}Probe"]["grpc"] for kind in ("startup", "liveness", "readiness")]
+        assert asked == [{"port": 9003, "service": name} for name in ("liveness", "liveness", "readiness")]
+        assert {"name": "health", "containerPort": 9003} in picker["ports"]
+        settings = settings_of(build_parser().parse_args(picker["args"]))
+        assert settings["picker.health_port"].value == "9003"
 
     def test_it_may_read_pods_and_pools(self):
         rules = one(rendered(PICKER), "Role", "warmroute-discovery")["rules"]

@@ -22,6 +22,15 @@ labels:
   {{- include "warmroute.labels" . | nindent 2 }}
 {{- end }}
 
+{{- /* How a probe asks whether the process lives. A picker answers where Gateways ask it, too. */ -}}
+{{- define "warmroute.alive" -}}
+{{- if eq .Values.mode "picker" -}}
+grpc: {port: 9003, service: liveness}
+{{- else -}}
+httpGet: {path: /livez, port: admin}
+{{- end -}}
+{{- end }}
+
 {{- define "warmroute.image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
