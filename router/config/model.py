@@ -625,6 +625,16 @@ class SidecarConfig(Section, frozen=True):
         return self.hung_after_s / 3.0
 
 
+class PickerPoolConfig(Section, frozen=True):
+    """One pool of a picker with several."""
+
+    port: Port
+    """Port at which gateways ask for a worker of the pool."""
+    workers: dict[str, str]
+    """Labels of the pool's workers, as in `workers[].labels`; a worker has to have all of them. A source gives its
+    workers a label with `defaults`: {label.pool: chat}."""
+
+
 class PickerConfig(Section, frozen=True):
     """How `warmroute picker` answers gateways. Its port is `port`, 9002 by default. Other commands ignore this
     section."""
@@ -648,7 +658,10 @@ class PickerConfig(Section, frozen=True):
     health_port: Port | None = None
     """A further port without TLS, for health checks only."""
     max_streams: Positive = 10_000
-    """Streams at once, over all connections. A further one is refused."""
+    """Streams at once, over all connections of a port. A further one is refused."""
+    pools: dict[str, PickerPoolConfig] = field(default_factory=dict)
+    """Several pools by name, each with a port and workers of its own, in place of `port`. The rest of the settings, the
+    admin port and the limits are those of all. Gateways do not say in a stream which pool they ask for."""
 
 
 class Config(Section, frozen=True):

@@ -127,8 +127,8 @@ _TABLE = {
     "gauge buffered_limit_bytes{content}": "Limit of buffered_bytes: limits.max_buffered_body_bytes and "
     "limits.max_buffered_response_bytes.",
     "gauge picker_streams": "Streams of gateways that are open at the endpoint picker.",
-    "counter picks{outcome}": "Answers of the endpoint picker, by outcome: picked, the code of an error, or cancelled, "
-    "if the gateway gave up before the pick.",
+    "counter picks{outcome,pool}": "Answers of the endpoint picker, by outcome (picked, the code of an error, or "
+    "cancelled, if the gateway gave up before the pick) and by pool, if picker.pools has any.",
     "gauge active_requests": "Requests in flight, including streams.",
     "gauge route_requests{route,state}": "A route's requests now, if it has a limit or queue, by state: running (on "
     "workers or held) or queued.",

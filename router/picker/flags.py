@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from router.config.problems import ConfigError, Problem
 from router.config.tree import Located
 from router.picker.translate.quantities import seconds
 
@@ -48,16 +49,21 @@ PLUGINS: Final = frozenset({"--config-file", "--config-text"})
 """Those of `IGNORED` that say how workers are chosen."""
 NOT_OFFERED: Final = frozenset({"--port", "--uds", "--takeover", "--processes", "--access-log", "--no-access-log"})
 """Flags of settings that a picker refuses or has no part for; and --port, which is --grpc-port here."""
+_POOL: Final = "pool"
+"""Label with the name of a worker's pool, if there are several."""
 _VERBOSE: Final = 4
 """The first level of -v at which GAIE's picker logs for debugging."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("endpoint picker, as in GAIE's and llm-d's manifests")
-    group.add_argument("--grpc-port", metavar="PORT", type=int, help="port of the picker (default 9002)")
+    several = "repeat it with --pool-name for several pools, in their order"
+    port = f"port of the picker (default 9002); {several}"
+    group.add_argument("--grpc-port", metavar="PORT", type=int, action="append", help=port)
     group.add_argument("--grpc-health-port", metavar="PORT", type=int, help="further port for health checks alone")
     group.add_argument("--metrics-port", metavar="PORT", type=int, help="the admin port, with /metrics")
-    group.add_argument("--pool-name", metavar="NAME", help="InferencePool whose pods are the workers")
+    pool = "InferencePool whose pods are the workers; repeat it for several, each with a --grpc-port"
+    group.add_argument("--pool-name", metavar="NAME", action="append", help=pool)
     group.add_argument("--pool-namespace", metavar="NAME", help="its namespace (default: that of the picker's own pod)")
     group.add_argument(
         "--endpoint-selector", metavar="LABELS", help="label selector of the workers' pods, without a pool"
@@ -81,13 +87,21 @@ def _duration_s(text: str) -> float:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Located]:
-    """Return the settings, by dotted path, of the flags that were given."""
+    """Return the settings, by dotted path, of the flags that were given.
+
+    Raises:
+        ConfigError: several pools do not have a port each.
+    """
     return {name: Located(str(value), flag) for name, value, flag in _given(arguments) if value is not None}
 
 
 def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
     """Yield each setting with its value, None if its flag was not given, and the flag."""
-    yield "port", arguments.grpc_port, "--grpc-port"
+    ports, pools = arguments.grpc_port or [None], arguments.pool_name or []
+    if len(pools) > 1:
+        yield "picker.pools", json.dumps(_pools(pools, ports)), "--pool-name"
+    else:
+        yield "port", ports[-1], "--grpc-port"
     yield "picker.health_port", arguments.grpc_health_port, "--grpc-health-port"
     yield "admin_port", arguments.metrics_port, "--metrics-port"
     yield "picker.secure", arguments.secure_serving, "--secure-serving"
@@ -100,14 +114,26 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
     if arguments.verbosity is not None and arguments.verbosity >= _VERBOSE:
         yield "log_level", "debug", "-v"
     if sources := _sources(arguments):
-        yield "discovery.sources", json.dumps(sources), "--pool-name" if "pool" in sources else "--endpoint-selector"
+        yield "discovery.sources", json.dumps(sources), "--pool-name" if arguments.pool_name else "--endpoint-selector"
+
+
+def _pools(names: list[str], ports: list[int | None]) -> dict[str, Any]:
+    """Return `picker.pools`. The workers of each pool have its name as a label, which their source gives them."""
+    if len(set(names)) != len(names) or len(ports) != len(names):
+        problem = f"{len(names)} pools and {len([one for one in ports if one is not None])} ports"
+        raise ConfigError([Problem("--pool-name", problem, "write --pool-name NAME --grpc-port PORT for each pool")])
+    return {name: {"port": port, "workers": {_POOL: name}} for name, port in zip(names, ports, strict=True)}
 
 
 def _sources(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sources of workers by name."""
     namespace = {} if arguments.pool_namespace is None else {"namespace": arguments.pool_namespace}
-    if arguments.pool_name is not None:
-        return {"pool": {"kubernetes": {"pool": arguments.pool_name, **namespace}}}
+    if names := arguments.pool_name:
+        found: list[dict[str, Any]] = [{"kubernetes": {"pool": name, **namespace}} for name in names]
+        if len(found) == 1:
+            return {"pool": found[0]}
+        labelled = [{**one, "defaults": {f"label.{_POOL}": name}} for name, one in zip(names, found, strict=True)]
+        return {f"pool-{number}": one for number, one in enumerate(labelled, 1)}
     if arguments.endpoint_selector is None:
         return {}
     ports = (arguments.endpoint_target_ports or "8000").split(",")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import Final
 
 from router.errors import ErrorKind, RequestError
 from router.picker.collected_request import CollectedRequest
 from router.picker.parts import PickerParts
+from router.picker.pools.worker_pool import WorkerPool
+from router.picker.request_headers import Subset
 from router.requests.incoming import IncomingRequest
 from router.requests.request_head import RequestHead
 from router.requests.routes import ModelSource, Route, forbidden
@@ -42,8 +45,10 @@ def admitted(parts: PickerParts, head: RequestHead) -> Caller:
     return parts.callers.of(name) if name is not None else parts.callers.anybody
 
 
-def incoming_of(parts: PickerParts, collected: CollectedRequest, caller: Caller, request_id: bytes) -> IncomingRequest:
-    """Return the request as every front keeps it.
+def incoming_of(
+    parts: PickerParts, collected: CollectedRequest, caller: Caller, request_id: bytes, pool: WorkerPool | None
+) -> IncomingRequest:
+    """Return the request as every front keeps it. `pool` is that of the port, if there are several.
 
     Raises:
         RequestError: the body is encoded, and its prompt would have to be read.
@@ -55,10 +60,17 @@ def incoming_of(parts: PickerParts, collected: CollectedRequest, caller: Caller,
     elif head.fields.get(b"content-encoding", b"identity").lower() != b"identity" and not collected.by_headers:
         raise RequestError(ErrorKind.UNSUPPORTED_CONTENT_ENCODING, _ENCODED)
     incoming = IncomingRequest(head, collected.body, route, request_id, caller, parts.time())
-    incoming.within = collected.subset
+    incoming.within = _within(collected.subset, pool)
     if collected.by_headers:
         incoming.size_bytes = head.content_length
     return incoming
+
+
+def _within(subset: Subset | None, pool: WorkerPool | None) -> Container[str] | None:
+    if subset is None:
+        return pool
+    subset.pool = pool
+    return subset
 
 
 async def identify(parts: PickerParts, incoming: IncomingRequest, until_s: float) -> None:

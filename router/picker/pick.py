@@ -19,7 +19,9 @@ from router.errors import ErrorKind, RequestError
 from router.picker.intake import identify, identify_by_headers
 from router.picker.pairs import MovedCache
 from router.picker.parts import PickerParts
+from router.picker.pools.worker_pool import WorkerPool
 from router.picker.protocol.names import PREFER
+from router.picker.request_headers import Subset
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Held, Queued, Reject, Ticket
@@ -183,8 +185,8 @@ class Pick:
         parts, incoming, now_s = self._parts, self.incoming, self._parts.time()
         for layer in incoming.layers:
             layer.decided(placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, took_s)
-        if isinstance(placed, Queued) and incoming.within is not None and not placed.at_limit:
-            placed = RequestError(ErrorKind.NO_WORKER, f"no endpoint of the subset is ready: {placed.reason}")
+        if isinstance(placed, Queued) and not placed.at_limit:
+            placed = self._nobody(placed) or placed
         self._leave()
         if isinstance(placed, Queued):
             self._waited = Waited.QUEUE
@@ -196,6 +198,15 @@ class Pick:
             self._settle(placed)
         else:
             self._take(placed)
+
+    def _nobody(self, waits: Queued) -> RequestError | None:
+        """Return the error for a request whose subset or pool has nobody for it; None if it may wait."""
+        within, request = self.incoming.within, self.incoming.request
+        if isinstance(within, Subset):
+            return RequestError(ErrorKind.NO_WORKER, f"no endpoint of the subset is ready: {waits.reason}")
+        if isinstance(within, WorkerPool) and request is not None:
+            return within.refusal(request.model)
+        return None
 
     def _take(self, placed: Ticket | SharedPlacement) -> None:
         if isinstance(placed, MovedCache):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from router.picker.protocol.ext_proc_pb2 import HeaderMap, ProcessingRequest
 from router.picker.protocol.names import SUBSET, SUBSET_NAMESPACE
@@ -52,13 +52,15 @@ def _length(text: bytes) -> int:
 class Subset:
     """Endpoints to choose from, each as ``ip:port``, or as an address that stands for all its ports."""
 
-    __slots__ = ("_members",)
+    __slots__ = ("_members", "pool")
 
     def __init__(self, members: Iterable[str]) -> None:
         self._members = {_canonical(one.strip()) for one in members if one.strip()}
+        self.pool: Container[str] | None = None
+        """The pool of which these are a part; None for all workers."""
 
     def __contains__(self, endpoint_id: object) -> bool:
-        if not isinstance(endpoint_id, str):
+        if not isinstance(endpoint_id, str) or (self.pool is not None and endpoint_id not in self.pool):
             return False
         return endpoint_id in self._members or endpoint_id.rpartition(":")[0] in self._members
 

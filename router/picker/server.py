@@ -20,6 +20,7 @@ from router.metrics.instruments import Reading
 from router.picker.credentials import credentials_of
 from router.picker.health import HealthService
 from router.picker.parts import PickerParts
+from router.picker.pools.worker_pool import WorkerPool
 from router.picker.protocol.names import PROCESS
 from router.picker.stream import GatewayLeft, PickStream
 from router.placement.fleet.query_of_death import Deaths
@@ -68,17 +69,20 @@ class GrpcWire:
 
 
 class PickerServer:
-    """Satisfies `router.process.front.ListeningFront`. One process answers for one pool: all its workers."""
+    """Satisfies `router.process.front.ListeningFront`. All workers are one pool, or `picker.pools` divides them."""
 
     def __init__(self, context: FrontContext) -> None:
         self._context = context
         self._files = FileWatch(context.metrics.reloads)
         self._parts: PickerParts | None = None
-        self._servers: list[grpc.aio.Server] = []
+        self._picking: list[grpc.aio.Server] = []
+        """The servers of the ports at which workers are picked."""
+        self._health: grpc.aio.Server | None = None
+        """The server of the port for health alone."""
         self._streams: set[PickStream] = set()
         self._emptied = asyncio.Event()
         self._draining = False
-        self._stopping: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[Any] | None = None
 
     async def start(
         self,
@@ -89,7 +93,8 @@ class PickerServer:
         deaths: Deaths | None = None,
         limits: RateTable | None = None,
     ) -> list[str]:
-        """Listen on the configured port. Return its address with a scheme: ``grpc://`` or, with TLS, ``grpcs://``.
+        """Listen on the configured port, or on that of each pool. Return the addresses, with the scheme ``grpc://`` or,
+        with TLS, ``grpcs://``.
 
         Raises:
             ListenError: an address is not available.
@@ -102,18 +107,33 @@ class PickerServer:
             parts.callers.share_limits(limits)
         self._files.add("api_keys", parts.keys)
         self._files.start()
-        health = HealthService(self._ready)
-        process = grpc.stream_stream_rpc_method_handler(self._process)
-        port = await self._listen(
-            config.port, "--grpc-port", {PROCESS: process, **health.handlers()}, secure=config.picker.secure
-        )
+        pools = config.picker.pools
+        ports = [
+            await self._pick_at(one.port, f"picker.pools.{name}.port", WorkerPool(name, one.workers, parts.fleet))
+            for name, one in pools.items()
+        ] or [await self._pick_at(config.port, "--grpc-port", None)]
         if config.picker.health_port is not None:
-            await self._listen(config.picker.health_port, "--grpc-health-port", health.handlers(), secure=False)
-        return [f"{'grpcs' if config.picker.secure else 'grpc'}://{self._address(port)}"]
+            handlers = HealthService(lambda: self._ready(None)).handlers()
+            self._health, _ = await self._listen(
+                config.picker.health_port, "--grpc-health-port", handlers, secure=False
+            )
+        return [f"{'grpcs' if config.picker.secure else 'grpc'}://{self._address(port)}" for port in ports]
+
+    async def _pick_at(self, port: int, flag: str, pool: WorkerPool | None) -> int:
+        """Answer at `port` for the workers of `pool`, or for all. Return the port."""
+
+        async def process(_: object, context: Any) -> None:
+            await self._process(context, pool)
+
+        health = HealthService(lambda: self._ready(pool))
+        handlers = {PROCESS: grpc.stream_stream_rpc_method_handler(process), **health.handlers()}
+        server, bound = await self._listen(port, flag, handlers, secure=self._context.config.picker.secure)
+        self._picking.append(server)
+        return bound
 
     async def _listen(
         self, port: int, flag: str, by_method: Mapping[str, grpc.RpcMethodHandler], *, secure: bool
-    ) -> int:
+    ) -> tuple[grpc.aio.Server, int]:
         config = self._context.config
         body_bytes = config.limits.max_body_bytes
         server = grpc.aio.server(
@@ -139,19 +159,18 @@ class PickerServer:
         except RuntimeError as error:
             raise ListenError(f"{address} ({flag}, host): {error}") from None
         await server.start()
-        self._servers.append(server)
-        return bound
+        return server, bound
 
     def _address(self, port: int) -> str:
         host = self._context.config.host
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
-    def _ready(self) -> bool:
-        return not self._draining and self._context.fleet.serving > 0
+    def _ready(self, pool: WorkerPool | None) -> bool:
+        return not self._draining and (self._context.fleet if pool is None else pool).serving > 0
 
-    async def _process(self, _: object, context: Any) -> None:
+    async def _process(self, context: Any, pool: WorkerPool | None) -> None:
         assert self._parts is not None, "it was started"
-        stream = PickStream(self._parts, GrpcWire(context))
+        stream = PickStream(self._parts, GrpcWire(context), pool)
         self._streams.add(stream)
         try:
             await stream.serve()
@@ -200,8 +219,9 @@ class PickerServer:
     async def stop_accepting(self, *, leave_queue: bool | None = None) -> None:
         """Refuse new streams. Those that only wait for an answer end with OK; picks in progress go on."""
         self._draining = True
-        if self._stopping is None and self._servers:
-            self._stopping = asyncio.ensure_future(self._servers[0].stop(self._context.config.timeouts.total_s))
+        if self._stopping is None and self._picking:
+            longest_s = self._context.config.timeouts.total_s
+            self._stopping = asyncio.gather(*[server.stop(longest_s) for server in self._picking])
             for stream in list(self._streams):
                 stream.drain()
 
@@ -219,8 +239,9 @@ class PickerServer:
             await asyncio.wait_for(self.drained(), drain_s)
         except TimeoutError:
             log.warning("streams cut off at the drain deadline", extra={"streams": len(self._streams)})
-        for server in self._servers:
-            await server.stop(_LAST_WORDS_S)
+        for server in (*self._picking, self._health):
+            if server is not None:
+                await server.stop(_LAST_WORDS_S)
         if self._stopping is not None:
             await self._stopping
         self._files.close()

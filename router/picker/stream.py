@@ -18,6 +18,7 @@ from router.picker.intake import admitted, incoming_of
 from router.picker.learning import AnswerReader
 from router.picker.parts import PickerParts
 from router.picker.pick import Pick, Sees
+from router.picker.pools.worker_pool import WorkerPool
 from router.picker.protocol.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 from router.security.callers import Caller
 
@@ -62,9 +63,11 @@ def _with_last(messages: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 class PickStream:
     """Serves one stream. The caller ends it with status OK when `serve` returns."""
 
-    def __init__(self, parts: PickerParts, wire: Wire) -> None:
+    def __init__(self, parts: PickerParts, wire: Wire, pool: WorkerPool | None = None) -> None:
+        """`pool` is that of the port, if there are several."""
         self._parts = parts
         self._wire = wire
+        self._pool = pool
         self._task: asyncio.Task[object] | None = None
         self._caller: Caller | None = None
         self._body: HeldBody | None = None
@@ -203,7 +206,7 @@ class PickStream:
             earlier.cancel()
         until_s = parts.time() + parts.settings.pick_s
         assert self._caller is not None and self._body is not None, "it was admitted"
-        incoming = incoming_of(parts, collected, self._caller, self._request_id)
+        incoming = incoming_of(parts, collected, self._caller, self._request_id, self._pool)
         pick = self._pick = Pick(parts, incoming, until_s, self._sees(collected))
         body = pick.incoming.body
         try:
@@ -214,9 +217,9 @@ class PickStream:
                 await self._wire.write(message)
         except (asyncio.CancelledError, GatewayLeft) as error:
             self._answered = self._answered and not isinstance(error, GatewayLeft)
-            parts.picks.add(1.0, (_PICKED if self._answered else _CANCELLED,))
+            self._count(_PICKED if self._answered else _CANCELLED)
             raise
-        parts.picks.add(1.0, (_PICKED,))
+        self._count(_PICKED)
         self._body.give_back()
         collected.release_body()
         pick.incoming.body = b""
@@ -227,11 +230,14 @@ class PickStream:
             return Sees.NOTHING
         return Sees.TOKENS if learn == "all" and collected.response_mode in _BODIES else Sees.END
 
+    def _count(self, outcome: str) -> None:
+        self._parts.picks.add(1.0, (outcome, "" if self._pool is None else self._pool.name))
+
     async def _refuse(self, error: RequestError, collected: CollectedRequest) -> None:
         parts, pick = self._parts, self._pick
         labels = ("", "") if pick is None else pick.served_as
         parts.metrics.errors.add(1.0, (error.kind.spec.code, "before_first", *labels))
-        parts.picks.add(1.0, (error.kind.spec.code,))
+        self._count(error.kind.spec.code)
         if pick is not None:
             pick.cancel()
         await self._wire.write(refusal(error, collected.head.path, self._request_id))

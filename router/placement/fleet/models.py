@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from backends.worker import ServedModel
 from router.config.on_request import OnRequest
@@ -83,12 +83,13 @@ class FleetModels:
         """One name of each model. Adapters, and further names of a model by its `root`, do not count."""
         found = self._different
         if found is None:
-            by_root: dict[str, str] = {}
-            for card in self._cards():
-                if not card.parent:
-                    by_root.setdefault(card.root or card.id, card.id)
-            found = self._different = tuple(by_root.values())
+            found = self._different = _different(self._cards())
         return found
+
+    def among(self, within: Container[str]) -> tuple[str, ...]:
+        """Return one name of each model of the endpoints in `within`."""
+        known = [one.facts for name, one in self._endpoints.items() if name in within and one.facts is not None]
+        return _different(card for facts in known for card in facts.models)
 
     def known(self, model: str) -> bool | None:
         """Return whether any worker serves `model`; None if that cannot be known yet.
@@ -109,3 +110,11 @@ class FleetModels:
     def _cards(self) -> list[ServedModel]:
         known = [endpoint.facts for endpoint in self._endpoints.values() if endpoint.facts is not None]
         return [card for facts in known for card in facts.models]
+
+
+def _different(cards: Iterable[ServedModel]) -> tuple[str, ...]:
+    by_root: dict[str, str] = {}
+    for card in cards:
+        if not card.parent:
+            by_root.setdefault(card.root or card.id, card.id)
+    return tuple(by_root.values())

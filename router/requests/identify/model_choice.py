@@ -81,7 +81,8 @@ class ModelChoice:
             return None
         if self._names.default is not None or (route.model is ModelSource.JSON and not parsed.is_json):
             return self._names.default
-        models = self._fleet.models.different
+        within, known = incoming.within, self._fleet.models
+        models = known.different if within is None else known.among(within)
         if len(models) > 1:
             listed = ", ".join(models[:_LISTED])
             more = f", and {len(models) - _LISTED} more" if len(models) > _LISTED else ""

@@ -186,7 +186,9 @@ async def test_the_admin_side_sees_picks_requests_and_previews():
         assert previewed.request.model == "m"
         await eventually(lambda: rig.picker._parts.picks.values)  # counted once the whole answer is on its way
         page, _ = await rig.system.view.exposition()
-        assert b"warmroute_picker_streams 1.0" in page and b'warmroute_picks_total{outcome="picked"} 1.0' in page
+        assert (
+            b"warmroute_picker_streams 1.0" in page and b'warmroute_picks_total{outcome="picked",pool=""} 1.0' in page
+        )
         assert rig.core.log.latest(1)[0].worker == pick
         stream.call.cancel()
         await rig.empties()
@@ -215,6 +217,25 @@ def test_flags_of_gaies_manifest_become_settings():
     assert (source.kubernetes.pool, source.kubernetes.namespace) == ("llama", "models")
     assert (found.port, found.picker.health_port, found.admin_port) == (9102, 9103, 9190)
     assert (found.picker.secure, found.log_level, found.log_format) == (False, "debug", "json")
+
+
+def test_several_pools_have_a_port_each():
+    found = config("--pool-name=chat", "--grpc-port=9002", "--pool-name=embed.v2", "--grpc-port=9004")
+    assert {name: (one.port, one.workers) for name, one in found.picker.pools.items()} == {
+        "chat": (9002, {"pool": "chat"}),
+        "embed.v2": (9004, {"pool": "embed.v2"}),
+    }
+    sources = found.discovery.sources.values()
+    assert [(one.kubernetes.pool, one.defaults) for one in sources] == [
+        ("chat", {"label.pool": "chat"}),
+        ("embed.v2", {"label.pool": "embed.v2"}),
+    ]
+
+
+@pytest.mark.parametrize("given", ["--pool-name a --pool-name b --grpc-port 1", "--pool-name a --pool-name a"])
+def test_pools_without_a_port_each_are_a_mistake(given):
+    with pytest.raises(ConfigError, match=r"^--pool-name: 2 pools and"):
+        config(*given.split())
 
 
 def test_flags_without_effect_are_named():

@@ -1,0 +1,5 @@
+"""What differs between the pools of one picker: the port, the workers, and the objects of Kubernetes about them.
+
+`worker_pool.WorkerPool` says which workers are in a pool; `settings` checks `picker.pools`. The rest of
+`router.picker` may import from here, and nothing here imports it.
+"""
