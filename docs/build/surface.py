@@ -34,7 +34,8 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "starts, replaces and deploys gateways"): "Config.host Config.port Config.uds Config.takeover "
         "Config.admin_host Config.admin_port Config.state_dir Config.watch Redis.* Config.redis Sidecar.* "
         "Config.sidecar",
-        ("operator", "puts the endpoint picker behind a gateway"): "Picker.* PickerPool.* Config.picker",
+        ("operator", "puts the endpoint picker behind a gateway"): "Picker.* PickerPool.* PickerRewrite.* "
+        "Config.picker",
         ("operator", "finds out what happened"): "DecisionLog.* Config.decision_log Diagnosis.* Config.diagnosis "
         "Tracing.* Config.tracing Config.access_log Config.log_level Config.log_format",
         ("client", "reads what became of a request, or sends it from a browser"): "Headers.* Config.headers "

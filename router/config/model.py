@@ -529,8 +529,8 @@ class AuthConfig(Section, frozen=True):
     allow: tuple[Literal["transfer_params", "priority", "rank"], ...] = ()
     """Parameters that every caller may send, like a trusted tenant. transfer_params: kv_transfer_params with members
     other than prompt_token_ids, ec_transfer_params, and the header x-prefiller-host-port. priority: priority in the
-    body, and x-vllm-priority. rank: X-data-parallel-rank. A request of another caller gets 400 for these members, and
-    the gateway removes these headers from it."""
+    body, x-vllm-priority, and objectives (picker.objectives). rank: X-data-parallel-rank. A request of another caller
+    gets 400 for these members, and the gateway removes these headers from it."""
 
 
 class TenantConfig(Section, frozen=True):
@@ -635,6 +635,15 @@ class PickerPoolConfig(Section, frozen=True):
     workers a label with `defaults`: {label.pool: chat}."""
 
 
+class PickerRewriteConfig(Section, frozen=True):
+    """Models in place of those that clients name, as in GAIE's InferenceModelRewrite."""
+
+    targets: dict[str, Positive]
+    """Models by weight: {llama-3: 90, llama-4: 10} sends a tenth of the sessions to llama-4."""
+    models: tuple[str, ...] = ()
+    """Names that clients send. Empty: every name that no other rule has, and requests without one."""
+
+
 class PickerConfig(Section, frozen=True):
     """How `warmroute picker` answers gateways. Its port is `port`, 9002 by default. Other commands ignore this
     section."""
@@ -662,6 +671,17 @@ class PickerConfig(Section, frozen=True):
     pools: dict[str, PickerPoolConfig] = field(default_factory=dict)
     """Several pools by name, each with a port and workers of its own, in place of `port`. The rest of the settings, the
     admin port and the limits are those of all. Gateways do not say in a stream which pool they ask for."""
+    objectives: dict[str, int] = field(default_factory=dict)
+    """Priorities by the names that callers with the permission `priority` send in x-llm-d-inference-objective. A
+    request with a negative one gets 429 while every worker is saturated. Those of a pool's InferenceObjectives count,
+    too."""
+    saturated_queued_requests: Count = 5
+    """A worker with more requests in its own queue is saturated. 5 is GAIE's default."""
+    saturated_kv_usage: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    """A worker that uses more of its KV cache is saturated. 0.8 is GAIE's default."""
+    rewrites: tuple[PickerRewriteConfig, ...] = ()
+    """Rules that put another model into a request. The first rule with its name counts, before a rule for all names.
+    Those of a pool's InferenceModelRewrites come after them."""
 
 
 class Config(Section, frozen=True):

@@ -262,10 +262,9 @@ def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
 
 
 def _kubernetes(config: KubernetesSourceConfig) -> Source:
-    from backends.discovery.kubernetes.api import Access  # late: only this source needs httpx here
+    from backends.discovery.kubernetes.api import access_to  # late: only this source needs httpx here
     from backends.discovery.kubernetes.source import KubernetesSource, Wanted
 
     port = None if config.port is None else str(config.port)
     wanted = Wanted(config.service, config.pods, config.pool, config.namespace, port)
-    inside = config.api_url == KubernetesSourceConfig().api_url
-    return KubernetesSource(wanted, Access() if inside else Access(config.api_url, None, None))
+    return KubernetesSource(wanted, access_to(config.api_url))

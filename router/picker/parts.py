@@ -10,11 +10,15 @@ from typing import Any, Protocol
 from backends.vllm.control import WorkerClient
 from router.config.model import LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.picker.pairs import SidecarPlans
+from router.picker.pools.pool_objects import PoolObjects
+from router.picker.pools.saturation import Saturation
 from router.picker.predicted_ends import PredictedEnds
+from router.picker.request_headers import pool_of
 from router.placement.tickets import Ticket
 from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.front import FrontContext
 from router.requests.identify.stage import IdentifyStage
+from router.requests.incoming import IncomingRequest
 from router.requests.layer import Features
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.route_queue.layer import RouteQueues
@@ -23,9 +27,11 @@ from router.requests.preview import Preview
 from router.requests.queues.in_progress import InProgress
 from router.requests.queues.request import WaitingRequest
 from router.requests.request_ids import RequestIds
+from router.requests.routes import ModelSource
 from router.requests.worker_keys import worker_keys
 from router.security.callers import Callers
 from router.security.keys import api_keys
+from router.tokenization.body.parsed_body import ParsedBody
 
 _OTHER = "other"
 
@@ -60,6 +66,9 @@ class PickerParts:
         self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
         self.running: set[PickInProgress] = self.requests.running
         self.features = Features([RouteQueues(loop), Limits(core.tickets)], config.routes)
+        self.objects = PoolObjects(config.picker)
+        self.saturation = Saturation(config, fleet, core)
+        self.identifier.models.rewrite = self._rewritten
         self.request_ids = RequestIds()
         self.preview = Preview(self.identifier, self.callers, self.keys, self.request_ids, loop.time)
         moves = config.handover.connector is not None or config.handover.pulls is not None
@@ -77,6 +86,13 @@ class PickerParts:
             SidecarPlans(core, loop.time) if moves else None,
         )
         self.predicted_ends = PredictedEnds(core.tickets.output_lengths, fleet, loop, config.timeouts.total_s)
+
+    def _rewritten(self, incoming: IncomingRequest, parsed: ParsedBody) -> str | None:
+        """Return the model that serves in place of the one in the body. All requests of a session get the same one."""
+        if parsed.model is None and not (parsed.is_json and incoming.route.model is ModelSource.JSON):
+            return None
+        session = incoming.head.fields.get(b"x-session-id", incoming.id).decode("latin-1")
+        return self.objects.target(parsed.model, parsed.session_id or session, pool_of(incoming.within))
 
     def _note_soon(self, note: Callable[[Any], None], about: Any) -> None:
         """Take notes of a placement after its answer is on its way (`router.placement.defer`)."""
@@ -116,6 +132,7 @@ class PickerParts:
             "buffered_body_bytes": self.bodies.used_bytes,
             "bodies_refused": self.bodies.refused,
             "rewrites": self.identifier.statistics(),
+            "objects": self.objects.statistics(),
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,
         }

@@ -21,7 +21,7 @@ from router.picker.pairs import MovedCache
 from router.picker.parts import PickerParts
 from router.picker.pools.worker_pool import WorkerPool
 from router.picker.protocol.names import PREFER
-from router.picker.request_headers import Subset
+from router.picker.request_headers import Subset, objective_of, pool_of
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Held, Queued, Reject, Ticket
@@ -133,8 +133,25 @@ class Pick:
             assert incoming.request is not None
             # nobody sees the first token, so the prefill ends when its estimated time has passed
             incoming.request = msgspec.structs.replace(incoming.request, stream=False)
+        self._check_saturation()
         await self._place()
         self._check_preference()
+
+    def _check_saturation(self) -> None:
+        """Refuse a request of a negative priority if no worker has room for it.
+
+        Raises:
+            RequestError: OVERLOADED.
+        """
+        parts, incoming = self._parts, self.incoming
+        objective, request = objective_of(incoming.head, incoming.caller), incoming.request
+        if objective is None or request is None:
+            return
+        if parts.objects.priority(objective, pool_of(incoming.within)) >= 0:
+            return
+        if parts.saturation.of_all(request.model, parts.gate.within(incoming)):
+            message = f"every worker is saturated, and requests of the objective {objective[:100]} do not wait"
+            raise RequestError(ErrorKind.OVERLOADED, message)
 
     def _check_preference(self) -> None:
         """Refuse a request that wants a worker with its prompt in cache, if the policy's worker has to compute it.

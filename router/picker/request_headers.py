@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Container, Iterable, Iterator
 
+from router.picker.pools.worker_pool import WorkerPool
 from router.picker.protocol.ext_proc_pb2 import HeaderMap, ProcessingRequest
-from router.picker.protocol.names import SUBSET, SUBSET_NAMESPACE
+from router.picker.protocol.names import OBJECTIVE, OLD_OBJECTIVE, SUBSET, SUBSET_NAMESPACE
 from router.requests.request_head import RequestHead
+from router.security.callers import Caller
 
 _DIGITS = 18
+_OBJECTIVES = (OBJECTIVE.encode(), OLD_OBJECTIVE.encode())
 
 
 def fields_of(headers: HeaderMap) -> dict[bytes, bytes]:
@@ -63,6 +66,20 @@ class Subset:
         if not isinstance(endpoint_id, str) or (self.pool is not None and endpoint_id not in self.pool):
             return False
         return endpoint_id in self._members or endpoint_id.rpartition(":")[0] in self._members
+
+
+def pool_of(within: Container[str] | None) -> str | None:
+    """Return the name of the pool to which a request is limited, if there are several."""
+    pool = within.pool if isinstance(within, Subset) else within
+    return pool.name if isinstance(pool, WorkerPool) else None
+
+
+def objective_of(head: RequestHead, caller: Caller) -> str | None:
+    """Return the objective that a request names, if its caller may name one."""
+    if "priority" not in caller.may:
+        return None
+    named = next((head.fields[name] for name in _OBJECTIVES if head.fields.get(name)), None)
+    return None if named is None else named.decode("latin-1")
 
 
 def _canonical(member: str) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -82,6 +82,7 @@ class PickerServer:
         self._streams: set[PickStream] = set()
         self._emptied = asyncio.Event()
         self._draining = False
+        self._following: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Future[Any] | None = None
 
     async def start(
@@ -107,6 +108,7 @@ class PickerServer:
             parts.callers.share_limits(limits)
         self._files.add("api_keys", parts.keys)
         self._files.start()
+        self._following = [asyncio.create_task(one) for one in self._objects_of_pools(parts)]
         pools = config.picker.pools
         ports = [
             await self._pick_at(one.port, f"picker.pools.{name}.port", WorkerPool(name, one.workers, parts.fleet))
@@ -118,6 +120,14 @@ class PickerServer:
                 config.picker.health_port, "--grpc-health-port", handlers, secure=False
             )
         return [f"{'grpcs' if config.picker.secure else 'grpc'}://{self._address(port)}" for port in ports]
+
+    def _objects_of_pools(self, parts: PickerParts) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what follows the objectives and rewrites of each InferencePool that is a source of workers."""
+        for source in self._context.config.discovery.sources.values():
+            if source.kubernetes is not None and source.kubernetes.pool is not None:
+                from router.picker.pools.kubernetes import follow_objects  # late: most pickers ask no API server
+
+                yield follow_objects(source.kubernetes, parts.objects.adopt)
 
     async def _pick_at(self, port: int, flag: str, pool: WorkerPool | None) -> int:
         """Answer at `port` for the workers of `pool`, or for all. Return the port."""
@@ -245,6 +255,9 @@ class PickerServer:
         if self._stopping is not None:
             await self._stopping
         self._files.close()
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
         if self._parts is not None:
             self._parts.close()
 

@@ -13,7 +13,7 @@ from router.config.load import Loaded, problems_of
 from router.config.model import Config
 from router.config.problems import ConfigError, Finding
 from router.config.tree import dotted
-from router.picker.pools.settings import pool_findings
+from router.picker.pools.settings import pool_findings, rewrite_findings
 
 PORT = 9002
 """The port of GAIE's own picker."""
@@ -46,7 +46,9 @@ def picker_config(loaded: Loaded) -> Config:
     config = loaded.config
     if not any(place[:1] == ("port",) for place in loaded.places):
         config = replace(config, port=PORT)
-    if unfit := problems_of([*_unfit(config), *pool_findings(loaded, config)], loaded.places):
+    if unfit := problems_of(
+        [*_unfit(config), *pool_findings(loaded, config), *rewrite_findings(config)], loaded.places
+    ):
         raise ConfigError(unfit)
     return config
 

@@ -14,6 +14,7 @@ from router.cli import serve
 from router.cli.main import build_parser
 from router.metrics.catalogue import CATALOGUE
 from router.picker.flags import settings_of
+from router.picker.pools.kubernetes import GROUPS
 from router.security.token import admin_tokens
 from router.settings import load
 
@@ -552,7 +553,14 @@ class TestPicker:
 
     def test_it_may_read_pods_and_pools(self):
         rules = one(rendered(PICKER), "Role", "warmroute-discovery")["rules"]
-        assert {resource for rule in rules for resource in rule["resources"]} == {"pods", "inferencepools"}
+        groups = {resource: rule["apiGroups"] for rule in rules for resource in rule["resources"]}
+        both = sorted(group.partition("/")[0] for group in GROUPS)
+        assert {resource: sorted(found) for resource, found in groups.items()} == {
+            "pods": [""],
+            "inferencepools": ["inference.networking.k8s.io"],
+            "inferenceobjectives": both,
+            "inferencemodelrewrites": both,
+        }
 
     @pytest.mark.parametrize(
         ("values", "reason"),

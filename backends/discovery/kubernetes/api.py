@@ -52,6 +52,20 @@ class Access:
     ca_file: str | None = str(SERVICE_ACCOUNT / "ca.crt")
 
 
+def access_to(url: str) -> Access:
+    """Return the access to a server. Only the cluster's own gets the token of the service account."""
+    return Access() if url == IN_CLUSTER else Access(url, None, None)
+
+
+def own_namespace() -> str:
+    """Return the namespace of this process's own pod.
+
+    Raises:
+        OSError: it runs in none.
+    """
+    return (SERVICE_ACCOUNT / "namespace").read_text().strip()
+
+
 class ApiServer:
     """Call one API server. Close it with `aclose`.
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from backends.discovery.kubernetes.api import SERVICE_ACCOUNT, Access, ApiServer, Json
+from backends.discovery.kubernetes.api import Access, ApiServer, Json, own_namespace
 from backends.discovery.kubernetes.objects import Found, pod_workers, pool_of, pool_workers, slice_workers
 from backends.discovery.kubernetes.reflector import Reflector
 from backends.discovery.registration import Registration
@@ -47,7 +47,7 @@ class KubernetesSource:
         Raises:
             OSError: a file of the service account cannot be read.
         """
-        namespace = self._wanted.namespace or (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        namespace = self._wanted.namespace or own_namespace()
         api = ApiServer(self._access)
         try:
             await self._follow(api, namespace, report)

@@ -1,4 +1,4 @@
-"""Check the settings of pools."""
+"""Check the settings of pools and rewrites."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def pool_findings(loaded: Loaded, config: Config) -> Iterator[Finding]:
             yield (*path, "workers"), "a pool without labels has every worker", "write labels that its workers have"
         if pool.port:
             taken[pool.port] = f"picker.pools.{name}"
+
+
+def rewrite_findings(config: Config) -> Iterator[Finding]:
+    for number, rule in enumerate(config.picker.rewrites):
+        if not rule.targets:
+            yield ("picker", "rewrites", number, "targets"), "a rewrite has no target", "write {MODEL: WEIGHT}"
 
 
 def _health(config: Config) -> tuple[int, str]:

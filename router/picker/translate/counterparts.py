@@ -80,7 +80,6 @@ COUNTERPARTS: Final[Mapping[str, tuple[Became, str]]] = {
     "sglanghttp-parser": (Became.NOTHING, "SGLang's own paths are placed by load"),
     "vertexai-parser": (Became.NOTHING, "requests in gRPC are not read"),
     # flow control
-    "utilization-detector": (Became.NOTHING, "no request waits for the workers' load to fall"),
     "global-strict-fairness-policy": (Became.NOTHING, _NO_PRIORITIES),
     "round-robin-fairness-policy": (Became.NOTHING, _NO_PRIORITIES),
     "program-aware-fairness": (Became.NOTHING, _NO_PRIORITIES),

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from router.config.model import LimitsConfig, PickerConfig
 from router.picker.translate.notes import Became, Findings
-from router.picker.translate.picker_config import PickerConfigFile, Plugin, SchedulingProfile
+from router.picker.translate.picker_config import IMPLIED_DETECTOR, PickerConfigFile, Plugin, SchedulingProfile
 from router.picker.translate.quantities import seconds, whole
 
 GATE: Final = "flowControl"
@@ -23,6 +23,8 @@ def translate_flow_control(config: PickerConfigFile, found: Findings, profile: S
     for plugin in config.plugins:
         if plugin.type == _DETECTOR:
             _concurrency(plugin, found, filters=plugin.name in {one.name for one in profile.plugins})
+        elif plugin.type == IMPLIED_DETECTOR:
+            _utilization(plugin, found)
     section = config.section(GATE)
     if not config.gates.get(GATE):
         if section is not None:
@@ -89,6 +91,17 @@ def _concurrency(plugin: Plugin, found: Findings, *, filters: bool) -> None:
     else:
         text = f"a queue for load is that of a route: let its max_requests be {most} for each worker"
         found.note(Became.NEAREST, plugin.item, text)
+
+
+def _utilization(plugin: Plugin, found: Findings) -> None:
+    """Set the load from which requests of a negative priority are refused."""
+    text = "a worker beyond it is saturated; while all are, requests of a negative priority get 429"
+    found.note(Became.SETTING, plugin.item, text)
+    queued, used = whole(plugin.of("queueDepthThreshold")), plugin.of("kvCacheUtilThreshold")
+    if queued is not None and queued >= 0:
+        found.set("picker.saturated_queued_requests", queued)
+    if not isinstance(used, bool) and isinstance(used, int | float) and 0 < used <= 1:
+        found.set("picker.saturated_kv_usage", float(used))
 
 
 def _limits_of(plugin: Plugin) -> tuple[int, int]:

@@ -8,13 +8,16 @@ from typing import Any, Final
 from router.picker.translate.counterparts import COUNTERPARTS, UNKNOWN
 from router.picker.translate.flow_control import translate_flow_control
 from router.picker.translate.notes import Became, Findings
-from router.picker.translate.picker_config import PickerConfigFile, Plugin, SchedulingProfile
+from router.picker.translate.picker_config import IMPLIED_DETECTOR, PickerConfigFile, Plugin, SchedulingProfile
 from router.picker.translate.rules import AFFINITY, OTHER_SCORERS, PRECISE, choose_rule, is_scorer
 
 _DISAGGREGATED: Final = ("disagg-profile-handler", "pd-profile-handler")
 _DECIDERS: Final = ("prefix-based-pd-decider", "always-disagg-pd-decider")
 _FILE, _PULLS, _RANDOM, _DETECTOR = "file-discovery", "p2p-source-producer", "random-picker", "concurrency-detector"
-_ELSEWHERE: Final = (*_DISAGGREGATED, *_DECIDERS, *PRECISE, _FILE, _PULLS, _RANDOM, _DETECTOR, AFFINITY)
+_ELSEWHERE: Final = (
+    *(*_DISAGGREGATED, *_DECIDERS, *PRECISE),
+    *(_FILE, _PULLS, _RANDOM, _DETECTOR, IMPLIED_DETECTOR, AFFINITY),
+)
 """Types with more to them than a line in the table."""
 _EVENTS_PORT: Final = 5557
 _SIDECAR = "a worker behind llm-d's sidecar needs the label kv_sidecar: llm-d (`discovery.sources.NAME.defaults`)"

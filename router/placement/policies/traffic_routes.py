@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import TypeAlias
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from router.config.model import RouteConfig, RouteMatch
+from router.placement.policies.weighted import WeightedNames
 
 DEFAULT = "default"
 """Name of the policy in the section `policy`, and of the only route while `routes` is empty."""
@@ -43,7 +41,7 @@ Check: TypeAlias = Callable[[RouteFacts], bool]
 class TrafficRoute:
     """One route: its conditions, and the policies that decide for its requests."""
 
-    __slots__ = ("_bounds", "_names", "checks", "config", "name", "policy")
+    __slots__ = ("_split", "checks", "config", "name", "policy")
 
     def __init__(self, config: RouteConfig) -> None:
         self.config = config
@@ -51,12 +49,11 @@ class TrafficRoute:
         self.checks = _checks(config.match)
         self.policy = config.policy or DEFAULT
         """The policy of a route without `split`."""
-        self._names = tuple(config.split)
-        self._bounds = tuple(accumulate(config.split.values()))
+        self._split = WeightedNames(config.name, config.split) if config.split else None
 
     @property
     def policies(self) -> tuple[str, ...]:
-        return self._names or (self.policy,)
+        return (self.policy,) if self._split is None else self._split.names
 
     @property
     def matches_all(self) -> bool:
@@ -64,11 +61,9 @@ class TrafficRoute:
 
     def policy_of(self, request_id: str, session_id: str | None) -> str:
         """Return the policy that decides for a request. All requests of a session get the same."""
-        if not self._names:
+        if self._split is None:
             return self.policy
-        key = request_id if session_id is None else session_id
-        draw = xxh3_64_intdigest(f"{self.name}\0{key}".encode()) % self._bounds[-1]
-        return self._names[bisect_right(self._bounds, draw)]
+        return self._split.draw(request_id if session_id is None else session_id)
 
 
 class TrafficRoutes:

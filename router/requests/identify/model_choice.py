@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -33,6 +33,8 @@ class ModelChoice:
         self._fleet = fleet
         self._identity = identity
         self._pins = pins
+        self.rewrite: Callable[[IncomingRequest, ParsedBody], str | None] | None = None
+        """Returns the model by which a front replaces the one that a body names; None for none."""
         self.renamed = 0
 
     @property
@@ -58,7 +60,8 @@ class ModelChoice:
         """
         name = incoming.named = parsed.model
         incoming.form = parsed.form
-        model = self._names.target(name) if name is not None else self._unnamed(incoming, parsed)
+        instead = name if self.rewrite is None else self.rewrite(incoming, parsed) or name
+        model = self._names.target(instead) if instead is not None else self._unnamed(incoming, parsed)
         if model is None or model == name:
             return
         if parsed.is_json or incoming.route.model is not ModelSource.JSON:

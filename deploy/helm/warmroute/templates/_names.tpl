@@ -168,12 +168,13 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* What the sources read from this cluster's API server: resources, by namespace. */ -}}
 {{- define "warmroute.reads" -}}
 {{- $reads := dict -}}
+{{- $ofPool := concat (list "pods" "inferencepools") (ternary (list "inferenceobjectives" "inferencemodelrewrites") list (eq .Values.mode "picker")) -}}
 {{- $settings := include "warmroute.config" . | fromYaml -}}
 {{- range $name, $source := default dict (default dict $settings.discovery).sources -}}
 {{- with $source.kubernetes -}}
 {{- if not .api_url -}}
 {{- $namespace := default $.Release.Namespace .namespace -}}
-{{- $resources := ternary (list "endpointslices") (ternary (list "pods" "inferencepools") (list "pods") (hasKey . "pool")) (hasKey . "service") -}}
+{{- $resources := ternary (list "endpointslices") (ternary $ofPool (list "pods") (hasKey . "pool")) (hasKey . "service") -}}
 {{- $_ := set $reads $namespace (concat (default list (get $reads $namespace)) $resources | uniq) -}}
 {{- end -}}
 {{- end -}}

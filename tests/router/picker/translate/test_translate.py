@@ -218,6 +218,14 @@ def test_a_detector_that_only_gates_the_queue_sets_no_limit_of_a_worker() -> Non
     assert any("maxTokenConcurrency" in one for one in said(tokens, Became.NOTHING))
 
 
+def test_the_load_of_a_saturated_worker_is_that_of_the_detector(tmp_path: Path) -> None:
+    given = "{queueDepthThreshold: 9, kvCacheUtilThreshold: 0.7}"
+    picker = loaded(found(f"plugins: [{{type: utilization-detector, parameters: {given}}}]"), tmp_path).picker
+    assert (picker.saturated_queued_requests, picker.saturated_kv_usage) == (9, 0.7)
+    odd = found("plugins: [{type: utilization-detector, parameters: {kvCacheUtilThreshold: true}}]")
+    assert "picker" not in odd.settings
+
+
 @pytest.mark.parametrize(
     ("plugins", "rule", "params"),
     [
@@ -300,7 +308,14 @@ dataLayer: {crossReplica: {syncInterval: 1s}}
 
 FURTHER = (
     *("prefix-cache-scorer", "queue-scorer", "token-load-scorer", "latency-scorer", "prefix-cache-affinity-filter"),
-    *("random-picker", "concurrency-detector", "p2p-source-producer", "disagg-profile-handler", "pd-profile-handler"),
+    *(
+        "random-picker",
+        "concurrency-detector",
+        "utilization-detector",
+        "p2p-source-producer",
+        "disagg-profile-handler",
+        "pd-profile-handler",
+    ),
     *("precise-prefix-cache-producer", "file-discovery", "own"),
 )
 ANY_PLUGIN = st.sampled_from([*COUNTERPARTS, *OTHER_SCORERS, *FURTHER])
@@ -309,7 +324,18 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2),
     max_leaves=4,
 )
-KEYS = st.sampled_from(["path", "deciders", "kvEventsConfig", "maxConcurrency", "headroom", "affinityThreshold"])
+KEYS = st.sampled_from(
+    [
+        "path",
+        "deciders",
+        "queueDepthThreshold",
+        "kvCacheUtilThreshold",
+        "kvEventsConfig",
+        "maxConcurrency",
+        "headroom",
+        "affinityThreshold",
+    ]
+)
 
 
 @st.composite
