@@ -276,6 +276,12 @@ class Engine:
         return len(self._scheduler.waiting)
 
     @property
+    def next_waiting_tokens(self) -> int:
+        """Tokens of the request that is admitted next; 0 if none waits."""
+        waiting = self._scheduler.waiting
+        return waiting[0].known_tokens if waiting else 0
+
+    @property
     def kv_usage(self) -> float:
         return self._cache.usage
 

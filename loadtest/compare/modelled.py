@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backends.engine.profile import DecodeCost, PrefillCost, Profile
 from loadtest.lab.aggregate import aggregate
 from loadtest.lab.cell import Cell
 from loadtest.lab.measures import Measures
-from loadtest.lab.run_cell import Stage, profile_of
+from loadtest.lab.run_cell import Stage, profile_of, slowed
 from loadtest.lab.saturation import RULE, Saturation, saturation
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.lab.store import Result
@@ -49,12 +48,3 @@ def saturates(first: Cell, time_scale: float) -> Saturation:
         return [Result("", "", {}, play(cell, time_scale)) for cell in cells]
 
     return saturation(first, RULE, run)
-
-
-def slowed(profile: Profile, time_scale: float) -> Profile:
-    prefill, decode = profile.prefill, profile.decode
-    return replace(
-        profile,
-        prefill=PrefillCost(prefill.a_ms * time_scale, prefill.b_us * time_scale, prefill.d_ns * time_scale),
-        decode=DecodeCost(decode.a_ms * time_scale, decode.b_ms * time_scale, decode.k_ns * time_scale),
-    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
 from statistics import fmean
 
 from loadtest.lab.cell import Slo
-from loadtest.lab.measures import Figures, Measures
+from loadtest.lab.measures import Figures, Measures, Pressure
 from loadtest.report.summary import percentile
 from loadtest.sim.outcome import Ending, Outcome
 
@@ -35,6 +37,15 @@ class Played:
     from_s: float
     until_s: float
     virtual_s: float
+    pressure: Pressure = field(default_factory=Pressure)
+
+
+class Miss(Enum):
+    """Why a call missed the service level. The first of these reasons counts."""
+
+    FIRST_TOKEN = "its first token came late or never"
+    TOKENS = "its tokens came too slowly"
+    END = "its end came late or never"
 
 
 def aggregate(played: Played, slo: Slo) -> Measures:
@@ -53,6 +64,7 @@ def aggregate(played: Played, slo: Slo) -> Measures:
         preemptions=sum(played.preemptions),
         arrivals_per_s=len(played.outcomes) / span_s,
         virtual_s=played.virtual_s,
+        pressure=played.pressure,
     )
 
 
@@ -62,7 +74,8 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
     gaps_s = list(chain.from_iterable(one.gaps_s() for one in answered))
-    met = sum(meets(one, slo) for one in answered)
+    misses = Counter(miss(one, slo) for one in outcomes)
+    met = misses[None]
     cached = sum(one.cached_tokens or 0 for one in outcomes)
     prompts = sum(one.prompt_tokens for one in outcomes)
     return Figures(
@@ -83,14 +96,24 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
         hit_share=_ratio(cached, prompts),
         reuse_share=_ratio(cached, sum(played.asked[one.id].reusable_tokens for one in outcomes)),
         handed_over_share=_ratio(sum(one.prefilled_by is not None for one in outcomes), len(outcomes)),
+        late_first_tokens=misses[Miss.FIRST_TOKEN],
+        slow_answers=misses[Miss.TOKENS],
+        late_ends=misses[Miss.END],
     )
 
 
-def meets(outcome: Outcome, slo: Slo) -> bool:
-    """Whether a call met the service level. An answer of one token has no time per token to miss."""
-    if outcome.ending is not Ending.FINISHED or outcome.ttft_s is None or outcome.ttft_s * 1e3 > slo.ttft_ms:
-        return False
-    return outcome.tpot_s is None or outcome.tpot_s * 1e3 <= slo.tpot_ms
+def miss(outcome: Outcome, slo: Slo) -> Miss | None:
+    """Return why a call missed the service level, None if it met it.
+
+    An answer of one token has no time per token to miss.
+    """
+    rejected = outcome.ending is Ending.REJECTED
+    if rejected or outcome.ttft_s is None or outcome.ttft_s * 1e3 > slo.ttft_ms:
+        return Miss.FIRST_TOKEN
+    if outcome.tpot_s is not None and outcome.tpot_s * 1e3 > slo.tpot_ms:
+        return Miss.TOKENS
+    late = (outcome.ended_s - outcome.sent_s) * 1e3 > slo.e2e_ms
+    return Miss.END if late or outcome.ending is Ending.LEFT else None
 
 
 def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -44,10 +45,11 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level. A call meets it if its TTFT is at most `ttft_ms` and its mean time per token `tpot_ms`."""
+    """The service level: limits of a call's TTFT, of its mean time per token, and of its whole answer."""
 
-    ttft_ms: float
-    tpot_ms: float
+    ttft_ms: float = inf
+    tpot_ms: float = inf
+    e2e_ms: float = inf
 
 
 @dataclass(frozen=True, slots=True)

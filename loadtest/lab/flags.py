@@ -221,6 +221,7 @@ _KINDS: dict[str, Callable[[str], float]] = {
     "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
     "FRACTION": lambda text: _within(text, lambda value: 0.0 <= value <= 1.0, "a fraction; write a number from 0 to 1"),
     "N": positive,
+    "X": above_zero,
     "S": seconds,
 }
 """Types of the models' flags, by their metavar."""

@@ -12,7 +12,8 @@ class Figures(msgspec.Struct, frozen=True):
     and calls whose client left, do not meet the SLO. `goodput_share` is the share of all calls that met the SLO,
     `goodput_per_s` their number per second of arrivals. `itl_p99_ms` covers all gaps between two tokens of one answer.
     `hit_share` is cached tokens over prompt tokens. `reuse_share` is cached tokens over the tokens that an endless
-    cache would hold. `handed_over_share` is the share of calls that two workers shared.
+    cache would hold. `handed_over_share` is the share of calls that two workers shared. A call that misses the SLO is
+    in one of the last three: its first token came late or never, else its tokens came too slowly, else its end.
     """
 
     calls: int
@@ -32,6 +33,21 @@ class Figures(msgspec.Struct, frozen=True):
     hit_share: float
     reuse_share: float
     handed_over_share: float = 0.0
+    late_first_tokens: int = 0
+    slow_answers: int = 0
+    late_ends: int = 0
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    """The workers' gauges, read each second from the end of the warm-up: mean shares of KV cache and batch in use.
+
+    `waiting` counts the readings at which requests waited in a worker: for a place in the batch (all of them taken),
+    for KV space (the next request does not fit), or else for prefills.
+    """
+
+    kv_share: float = 0.0
+    batch_share: float = 0.0
+    waiting: dict[str, int] = {}
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -49,3 +65,4 @@ class Measures(msgspec.Struct, frozen=True):
     preemptions: int
     arrivals_per_s: float
     virtual_s: float
+    pressure: Pressure = msgspec.field(default_factory=Pressure)

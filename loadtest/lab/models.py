@@ -37,6 +37,7 @@ class Models:
     async_scheduling: bool = parameter(
         True, "schedule each step while the step before it runs, as vLLM does by default"
     )
+    step_time: float = parameter(1.0, "factor on the profile's step times", metavar="X")
     jitter: float = parameter(0.05, "each step's time varies by up to this share", metavar="SHARE")
     warm_up_s: float = parameter(
         240.0,

@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from backends.engine.profile import Profile, load_profile
+from backends.engine.profile import DecodeCost, PrefillCost, Profile, load_profile
 from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
+from loadtest.lab.gauges import Gauges
 from loadtest.lab.measures import Measures
 from loadtest.lab.policies import parse_policy
 from loadtest.lab.sources import Drawn, drawn
@@ -44,11 +45,20 @@ def profile_of(cell: Cell, found: Drawn) -> Profile:
     models = cell.setting.models
     profile = load_profile(cell.setting.fleet.profile)
     return replace(
-        profile,
+        slowed(profile, models.step_time),
         block_size=models.block_tokens or found.plan.block_tokens,
         kv_tokens=models.kv_tokens or profile.kv_tokens,
         max_num_batched_tokens=models.chunk_tokens or profile.max_num_batched_tokens,
         max_num_seqs=models.max_num_seqs or profile.max_num_seqs,
+    )
+
+
+def slowed(profile: Profile, factor: float) -> Profile:
+    prefill, decode = profile.prefill, profile.decode
+    return replace(
+        profile,
+        prefill=PrefillCost(prefill.a_ms * factor, prefill.b_us * factor, prefill.d_ns * factor),
+        decode=DecodeCost(decode.a_ms * factor, decode.b_ms * factor, decode.k_ns * factor),
     )
 
 
@@ -90,6 +100,7 @@ class Stage:
             arrival_s=models.tokenise_s + models.network_s,
             until_s=length_s,
         )
+        self._gauges = Gauges(self._time, self._workers, length_s)
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 
     def _routed(self, cell: Cell) -> SimulatedGateway:
@@ -131,6 +142,7 @@ class Stage:
 
     def _warm(self) -> None:
         self._before = self._counts()
+        self._gauges.read()
 
     def _counts(self) -> _Counts:
         figures = [worker.statistics() for worker in self._workers]
@@ -148,6 +160,7 @@ class Stage:
             from_s=self._warm_s,
             until_s=self._length_s,
             virtual_s=max((one.ended_s for one in outcomes), default=0.0),
+            pressure=self._gauges.pressure(),
         )
 
 

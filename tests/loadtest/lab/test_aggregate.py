@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.lab.aggregate import Asked, Played, aggregate, meets
+from loadtest.lab.aggregate import Asked, Miss, Played, aggregate, miss
 from loadtest.lab.cell import Slo
 from loadtest.sim.outcome import Ending, Outcome
 
@@ -65,17 +65,23 @@ def test_no_measured_calls_give_zeros():
 
 
 @pytest.mark.parametrize(
-    ("change", "met"),
+    ("change", "reason"),
     [
-        ({}, True),
-        ({"ttft_s": 1.0}, True),
-        ({"ttft_s": 1.001}, False),
-        ({"ended_s": 11.6}, False),
-        ({"output_tokens": 1, "ended_s": 50.0}, True),
-        ({"ending": Ending.REJECTED, "ttft_s": None}, False),
-        ({"ending": Ending.LEFT}, False),
+        ({}, None),
+        ({"ttft_s": 1.0}, None),
+        ({"ttft_s": 1.001}, Miss.FIRST_TOKEN),
+        ({"ended_s": 11.6}, Miss.TOKENS),
+        ({"output_tokens": 1, "ended_s": 15.0}, None),
+        ({"output_tokens": 1, "ended_s": 15.1}, Miss.END),
+        ({"ending": Ending.REJECTED, "ttft_s": None}, Miss.FIRST_TOKEN),
+        ({"ending": Ending.LEFT}, Miss.END),
     ],
     ids=str,
 )
-def test_a_call_meets_both_limits_or_none(change, met):
-    assert meets(replace(GOOD, **change), SLO) is met
+def test_a_call_meets_all_limits_or_misses_by_one_of_them(change, reason):
+    assert miss(replace(GOOD, **change), replace(SLO, e2e_ms=5_000.0)) is reason
+
+
+def test_misses_are_counted_once_each():
+    every = aggregate(replace(PLAYED, outcomes=(GOOD, SLOW, LEFT, replace(GOOD, ending=Ending.LEFT))), SLO).all
+    assert (every.late_first_tokens, every.slow_answers, every.late_ends) == (2, 0, 1)
