@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from loadtest.bench.measures import events, memory, requests
+from loadtest.bench.measures import events, memory, requests, texts
 from loadtest.bench.measures.catalogue import FIGURES, STREAMS
 from loadtest.bench.proxies.against import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
@@ -32,12 +32,14 @@ class Bar:
 
 
 BARS = (
-    Bar("request-2k", COMPILED, 1.0),
-    Bar("request-2k", SOURCE, 2.0),
+    Bar("request-2k", COMPILED, 1.25),
+    Bar("request-2k", SOURCE, 3.0),
     *(Bar(figure, COMPILED, 0.9) for figure in STREAMS),
-    Bar("next-turn", COMPILED, 1.0, ("sglang-router",)),
-    Bar(requests.P50, COMPILED, 0.5, ()),
-    Bar(requests.P99, COMPILED, 2.0, ()),
+    Bar("next-turn", COMPILED, 1.5, ("sglang-router",)),
+    Bar(texts.FIGURE, COMPILED, 1.3, ("sglang-router",)),
+    Bar(texts.FIGURE, SOURCE, 2.2, ("sglang-router",)),
+    Bar(requests.P50, COMPILED, 0.7, ()),
+    Bar(requests.P99, COMPILED, 3.0, ()),
     Bar(memory.IDLE, COMPILED, 1.0),
     Bar(memory.STREAM, COMPILED, 1.0),
     *(Bar(figure, COMPILED, 1.1, ()) for figure in events.RATES),
@@ -58,8 +60,8 @@ def ratio_of_medians(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def rows(results: Results) -> Iterator[list[str]]:
-    """Yield the cells of each bar: what, of, against, measured, interval, bar and verdict."""
-    for bar in BARS:
+    """Yield the cells of each bar that the run measured: what, of, against, measured, interval, bar and verdict."""
+    for bar in (each for each in BARS if each.ours in results.samples.get(each.figure, ())):
         other = _least(results, bar)
         against = (other or "no peer was measured") if bar.others else "-"
         scale = " x" if bar.others else f" {FIGURES[bar.figure].unit}"

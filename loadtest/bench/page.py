@@ -13,6 +13,7 @@ from loadtest.report.sheet import table
 NOTES = {
     "request": "Requests: chat completions, not streamed, {connections} clients in a closed loop; 64 questions after"
     " one system prompt, and every prompt has been seen before.",
+    "text": "Known by text: the same requests where neither the gateway nor its workers have a tokenizer.",
     "next-turn": "Next turn: a conversation of 20,000 tokens that every proxy has seen, and each time a new question of"
     " 200 tokens.",
     "tokens": "Tokens: streams of 50 tokens/s each, or of what the machine lets through.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from loadtest.bench.measures import events, limits, memory, picker, requests
+from loadtest.bench.measures import events, limits, memory, picker, requests, texts
 from loadtest.bench.measures.sample import Measure
 from loadtest.bench.measures.tokens import tokens_of
 
@@ -30,6 +30,7 @@ FIGURES: Mapping[str, Figure] = {
     "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
     "request-200k": Figure("CPU per request, 200 kB body", "us"),
     "next-turn": Figure("CPU per request, next turn of a known conversation of 20,000 tokens", "us"),
+    texts.FIGURE: Figure("CPU per request, 2 kB body, prompts known by text", "us"),
     **{name: Figure(f"CPU per streamed token, {count:,} streams", "us") for name, count in STREAMS.items()},
     requests.CPU: Figure("CPU per request, a third of its capacity", "us"),
     requests.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
@@ -74,6 +75,7 @@ KINDS = (
     Kind("requests", "request-2k", ("request-2k", "rate"), requests.small_requests),
     Kind("requests", "request-200k", ("request-200k",), requests.requests_of(200_000, "request-200k")),
     Kind("requests", "next-turn", ("next-turn",), requests.next_turn),
+    Kind("texts", "texts", (texts.FIGURE,), texts.by_text),
     *(Kind("tokens", name, (name,), tokens_of(count, name)) for name, count in STREAMS.items()),
     Kind("first-byte", "first-byte", (requests.P50, requests.P99, requests.CPU), requests.first_byte),
     Kind("overhead", "one-connection", (limits.P50, limits.P99), limits.one_connection),
@@ -82,7 +84,7 @@ KINDS = (
     Kind("picker", "picker", (*picker.RATES, *picker.CPU, *picker.TAILS), picker.picks),
     Kind("events", "events", (events.WITHOUT, *events.RATES, events.CPU), events.events),
 )
-NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead", "picker")
+NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead", "picker", "texts")
 """The measures."""
 
 

@@ -67,7 +67,7 @@ def _entrant(name: str, program: Sequence[str], everything_on: bool) -> Entrant:
 
 @contextmanager
 def started(
-    name: str, program: Sequence[str], place: Place, settings: dict[str, Any], *flags: str
+    name: str, program: Sequence[str], place: Place, settings: dict[str, Any], *flags: str, tokenizer: bool = True
 ) -> Iterator[tuple[Proxy, str]]:
     """Run a gateway in front of the stand-in; yield it and its admin URL when it is ready.
 
@@ -77,7 +77,8 @@ def started(
     config = place.folder / "settings.yaml"
     config.write_text(json.dumps({"workers": [{"url": url} for url in place.worker_urls], **settings}))
     line = [*program, "serve", "--host", "127.0.0.1", "--port", str(port), "--admin-port", str(admin), *flags]
-    line += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), "--config", str(config)]
+    line += ["--log-level", "warning", "--config", str(config)]
+    line += ["--model-dir", str(shipped_model_dir())] if tokenizer else []
     # PYTHONPATH may lead to this tree; another environment must import its own build instead.
     environment = {} if list(program) == our_own() else {"PYTHONPATH": ""}
     admin_url = f"http://127.0.0.1:{admin}"
