@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return found | {"itl": self.itls_s} if self.good else {}
 
 
-def record(seen: Seen, *, id_: str, kind: str, turn: int, begin_s: float, lag_s: float, waited_s: float) -> Record:
+def record(seen: Seen, id_: str, kind: str, turn: int, *, begin_s: float, lag_s: float, waited_s: float) -> Record:
     """Return the record of what was seen, in times of a run that began at `begin_s` of the loop's clock."""
 
     def since(at_s: float | None) -> float | None:

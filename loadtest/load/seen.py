@@ -173,8 +173,16 @@ async def observe(
     long after each read.
     """
     seen = Seen(began_s=time.monotonic() if intended_s is None else intended_s)
-    reader = _Reader(seen, int(body.get("max_tokens", 0)) if exact else None, dawdle_s)
     request = client.request_bytes("POST", path, msgspec.json.encode(body), headers)
+    await watch(client, request, seen, int(body.get("max_tokens", 0)) if exact else None, dawdle_s)
+    return seen
+
+
+async def watch(
+    client: Client, request: bytes, seen: Seen, wanted_tokens: int | None = None, dawdle_s: float = 0.0
+) -> None:
+    """Send a whole request and note in `seen` how it ends. `wanted_tokens` is the required length of the answer."""
+    reader = _Reader(seen, wanted_tokens, dawdle_s)
     try:
         async with client.lent() as connection:
             seen.sent_s = time.monotonic()
@@ -185,7 +193,6 @@ async def observe(
     except (httptools.HttpParserError, msgspec.MsgspecError, ValueError) as error:
         seen.end(Kind.BROKEN, f"{type(error).__name__}: {error}")
     seen.ended_s = time.monotonic()
-    return seen
 
 
 class _Reader:

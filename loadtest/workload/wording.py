@@ -24,26 +24,29 @@ class NoWords(Exception):
 class Wording:
     """Words for the pieces of a plan. Pieces with equal ids have equal words up to the length of the shorter one.
 
+    Another `salt` writes other words for the same pieces; equal arguments write equal words in every process.
+
     Each token is a whole word after a space, so a worker reads the text as the tokens that it stands for.
 
     Raises:
         NoWords: the model folder's tokenizer has too few whole words.
     """
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, salt: str = "") -> None:
         self._tokenizer: Tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         ids = sorted(self._tokenizer.get_vocab(with_added_tokens=False).values())
         texts = self._tokenizer.decode_batch([[id_] for id_ in ids], skip_special_tokens=False)
         self._words = [text for text in texts if _WORD.fullmatch(text)]
         if len(self._words) < _FEWEST:
             raise NoWords(f"{model_dir} has a tokenizer with {len(self._words)} whole words; serve another model")
-        self._text = lru_cache(PIECES_KEPT)(self._worded)
+        self._salt = salt
+        self.piece = lru_cache(PIECES_KEPT)(self._worded)
 
     def prompt(self, text: Text, answers: Mapping[int, str]) -> str:
         """Return the words of a prompt. `answers` has the text of pieces that the model itself has written."""
         return "".join(
             [
-                self.cut(answers[id_], tokens) if id_ in answers else self._text((id_, tokens))
+                self.cut(answers[id_], tokens) if id_ in answers else self.piece((id_, tokens))
                 for id_, tokens in text.pieces
             ]
         )
@@ -61,4 +64,5 @@ class Wording:
 
     def _worded(self, piece: Piece) -> str:
         id_, tokens = piece
-        return "".join(Random(id_).choices(self._words, k=tokens))
+        seed = f"{self._salt}: {id_}" if self._salt else id_
+        return "".join(Random(seed).choices(self._words, k=tokens))

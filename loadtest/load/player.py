@@ -1,0 +1,182 @@
+"""Plays one process's share of an order: starts sessions when they are due, and makes a record of each request.
+
+The first call of a session in an open loop is due by the schedule. Every other call is due when the client, a person or
+a program, is ready for it: its pause after the answer before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+import msgspec
+
+from loadtest.load.arrivals import arrivals
+from loadtest.load.datasets import first, source
+from loadtest.load.http import Client
+from loadtest.load.order import Order
+from loadtest.load.pacer import Pacer
+from loadtest.load.prompts import Prompts
+from loadtest.load.records import Record, record
+from loadtest.load.seen import Kind, Seen, watch
+from loadtest.workload.plan import Call, Session
+from loadtest.workload.text import Piece
+from loadtest.workload.wording import Wording
+
+TICK_S = 0.02
+"""Time between two measurements of the loop's own lag."""
+Due = tuple[float, Session]
+
+
+class Player:
+    """`tell` receives each record, and `lag` the client's lag at regular times."""
+
+    def __init__(
+        self, order: Order, wording: Wording, place: int, tell: Callable[[Record], None], lag: Callable[[float], None]
+    ) -> None:
+        found = source(order.dataset, order.seed, wording)
+        self._order = order
+        self._mine = islice(enumerate(first(found.sessions, order.num_prompts)), place, None, order.processes)
+        self._place = place
+        self._prompts = Prompts(order, wording, found.texts)
+        self._tell, self._lag = tell, lag
+        cap = order.max_concurrency
+        share = 0 if cap is None else len(range(place, cap, order.processes))
+        self._gate = None if cap is None else asyncio.Semaphore(share)
+        self._clients = share if cap is not None else 0
+        self._begin_s = 0.0
+        self._playing: set[asyncio.Task[None]] = set()
+        self._client = Client(order.url, headers=order.headers)
+
+    async def play(self, begin_s: float) -> None:
+        """Play from `begin_s` of `time.monotonic` on, and wait for the answers."""
+        self._begin_s = begin_s
+        ticks = (begin_s + number * TICK_S for number in count())
+        ticker = Pacer(lambda due_s: self._lag(time.monotonic() - due_s), ticks)
+        try:
+            await asyncio.sleep(begin_s - time.monotonic())
+            await (self._closed() if self._is_closed else self._open())
+            if self._playing:
+                await asyncio.wait(set(self._playing))
+        finally:
+            ticker.stop()
+            self._client.close()
+
+    @property
+    def _is_closed(self) -> bool:
+        order = self._order
+        return order.users is not None or (
+            order.rates is None and not order.timed and order.max_concurrency is not None
+        )
+
+    # The open loop.
+
+    async def _open(self) -> None:
+        ready: deque[tuple[Session, bytes]] = deque()
+
+        def times() -> Iterator[float]:
+            for due_s, session in self._due():
+                if due_s >= self._order.length_s:
+                    return
+                ready.append((session, self._request(session.calls[0], {})))  # written before it is due
+                yield self._begin_s + due_s
+
+        pacer = Pacer(lambda due_s: self._start(self._session(*ready.popleft(), due_s)), times())
+        try:
+            await pacer.over.wait()
+        finally:
+            pacer.stop()
+
+    def _due(self) -> Iterator[Due]:
+        order = self._order
+        if order.timed or order.rates is None:
+            yield from ((session.start_s if order.timed else 0.0, session) for _, session in self._mine)
+            return
+        stretched = order.num_prompts if order.duration_s is None else None
+        times = enumerate(arrivals(order.rates, order.burstiness, order.seed, stretched))
+        at, at_s = next(times)
+        for number, session in self._mine:
+            while at < number:
+                if (following := next(times, None)) is None:
+                    return
+                at, at_s = following
+            yield at_s, session
+
+    def _start(self, playing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(playing)
+        self._playing.add(task)
+        task.add_done_callback(self._playing.discard)
+
+    # The closed loop, and users.
+
+    async def _closed(self) -> None:
+        users = self._order.users
+        clients = self._clients if users is None else len(range(self._place, users, self._order.processes))
+        await asyncio.gather(*(self._one_client(number) for number in range(clients)))
+
+    async def _one_client(self, number: int) -> None:
+        order = self._order
+        rng = Random(f"{order.seed}: client {number} of {self._place}")
+        if order.think_s:  # so that users do not all ask at once
+            await asyncio.sleep(rng.uniform(0.0, order.think_s))
+        for _, session in self._mine:
+            if self._over():
+                return
+            await self._session(session)
+            if order.think_s:
+                await asyncio.sleep(rng.expovariate(1.0 / order.think_s))
+
+    def _over(self) -> bool:
+        return time.monotonic() - self._begin_s >= self._order.length_s
+
+    # A session.
+
+    async def _session(self, session: Session, request: bytes | None = None, due_s: float | None = None) -> None:
+        """Play a session up to its first failed call, because later prompts would quote the missing answer."""
+        answers: dict[Piece, str] = {}
+        for turn, call in enumerate(session.calls, 1):
+            if turn > 1:
+                await asyncio.sleep(call.pause_s)
+                if self._over():
+                    return
+                due_s = None
+            request = request or self._request(call, answers)
+            now_s = time.monotonic()
+            seen = Seen(now_s if due_s is None else due_s)
+            lag_s = now_s - seen.began_s
+            waited_s = await self._ask(request, seen)
+            request = None
+            name = f"{session.id}/{turn}"
+            found = record(seen, name, call.kind, turn, begin_s=self._begin_s, lag_s=lag_s, waited_s=waited_s)
+            self._tell(found)
+            if seen.kind is not Kind.COMPLETE:
+                return
+            answers[call.answer] = seen.text
+
+    def _request(self, call: Call, answers: dict[Piece, str]) -> bytes:
+        body = msgspec.json.encode(self._prompts.body(call, answers))
+        return self._client.request_bytes("POST", self._order.endpoint, body)
+
+    async def _ask(self, request: bytes, seen: Seen) -> float:
+        """Send a request once the limit lets it; return the seconds for which it waited."""
+        if self._gate is None or self._is_closed:
+            await self._watch(request, seen)
+            return 0.0
+        waits, began_s = self._gate.locked(), time.monotonic()
+        async with self._gate:
+            waited_s = time.monotonic() - began_s if waits else 0.0
+            await self._watch(request, seen)
+            return waited_s
+
+    async def _watch(self, request: bytes, seen: Seen) -> None:
+        try:
+            async with asyncio.timeout(self._order.limit_s):
+                await watch(self._client, request, seen)
+        except TimeoutError:
+            seen.end(Kind.CUT, f"no end after {self._order.limit_s:g} s")
+            seen.ended_s = time.monotonic()
