@@ -56,3 +56,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def length_s(self) -> float:
         return inf if self.duration_s is None else self.duration_s
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a request waits for the answer before it, so that a slow endpoint gets less load."""
+        return self.users is not None or (self.rates is None and not self.timed and self.max_concurrency is not None)

@@ -60,19 +60,12 @@ class Player:
         ticker = Pacer(lambda due_s: self._lag(time.monotonic() - due_s), ticks)
         try:
             await asyncio.sleep(begin_s - time.monotonic())
-            await (self._closed() if self._is_closed else self._open())
+            await (self._closed() if self._order.is_closed else self._open())
             if self._playing:
                 await asyncio.wait(set(self._playing))
         finally:
             ticker.stop()
             self._client.close()
-
-    @property
-    def _is_closed(self) -> bool:
-        order = self._order
-        return order.users is not None or (
-            order.rates is None and not order.timed and order.max_concurrency is not None
-        )
 
     # The open loop.
 
@@ -164,7 +157,7 @@ class Player:
 
     async def _ask(self, request: bytes, seen: Seen) -> float:
         """Send a request once the limit lets it; return the seconds for which it waited."""
-        if self._gate is None or self._is_closed:
+        if self._gate is None or self._order.is_closed:
             await self._watch(request, seen)
             return 0.0
         waits, began_s = self._gate.locked(), time.monotonic()

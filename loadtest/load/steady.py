@@ -39,11 +39,6 @@ class Saturated:
     ttft: Slope
 
 
-def steady(records: Sequence[Record], warm_up_s: float) -> list[Record]:
-    """Return the requests intended in [warm-up end, last arrival], by that time."""
-    return sorted((one for one in records if one.intended_s >= warm_up_s), key=lambda one: one.intended_s)
-
-
 def saturation_of(records: Sequence[Record]) -> Saturated | None:
     """Return how an open loop piles up; None if it keeps up, or is too short to say. `records` are by intended time.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import floor, nan, sqrt
 from random import Random
@@ -115,18 +114,8 @@ class Tally:
         return self.cached_tokens / self.prompt_tokens_with_cached if self.prompt_tokens_with_cached else None
 
 
-def tallied(records: Iterable[Record], goals: Goals) -> Tally:
-    tally = Tally(goals)
-    for one in records:
-        tally.add(one)
-    return tally
-
-
-def grouped(records: Iterable[Record], goals: Goals) -> dict[str, Tally]:
-    """Return a tally per class and per turn, `MOST_GROUPS` at most, and one of the rest."""
-    groups: dict[str, Tally] = {}
-    for one in records:
-        for name in (f"class {one.kind}", f"turn {one.turn}"):
-            known = name if name in groups or len(groups) < MOST_GROUPS else OTHER
-            groups.setdefault(known, Tally(goals)).add(one)
-    return groups
+def group(groups: dict[str, Tally], one: Record, goals: Goals) -> None:
+    """Add a record to the tally of its class and to that of its turn; beyond `MOST_GROUPS` there is one of the rest."""
+    for name in (f"class {one.kind}", f"turn {one.turn}"):
+        known = name if name in groups or len(groups) < MOST_GROUPS else OTHER
+        groups.setdefault(known, Tally(goals)).add(one)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from itertools import islice
 
 import pytest
 
@@ -152,11 +153,7 @@ def test_an_order_that_cannot_be_played_says_why():
 
 def words(dataset, wording, calls=6):
     found = source(dataset, 5, wording)
-    return [
-        found.texts[call.prompt.pieces[-1][0]]
-        for _, one in zip(range(calls), found.sessions, strict=False)
-        for call in one.calls
-    ]
+    return [found.texts[call.prompt.pieces[-1][0]] for one in islice(found.sessions, calls) for call in one.calls]
 
 
 def test_share_gpt_is_the_first_question_or_every_one(tmp_path, wording):

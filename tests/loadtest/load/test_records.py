@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.load.records import Record, meets, record
 from loadtest.load.seen import Kind, Seen
-from loadtest.load.tally import Ordered, Sample, grouped, tallied
+from loadtest.load.tally import Ordered, Sample, Tally, group
 
 
 def seen(kind=Kind.COMPLETE, **fields):
@@ -12,6 +12,20 @@ def seen(kind=Kind.COMPLETE, **fields):
     values = {"chunk_s": 100.3, "answer_s": 100.6, "stamps_s": [100.5, 100.6, 100.9], "completion_tokens": 5}
     one = Seen(100.0, kind, sent_s=100.1, ended_s=101.0, **{**values, **fields})
     return record(one, "a", "chat", 1, begin_s=90.0, lag_s=0.0, waited_s=0.0)
+
+
+def tallied(records, goals):
+    tally = Tally(goals)
+    for one in records:
+        tally.add(one)
+    return tally
+
+
+def grouped(records):
+    groups = {}
+    for one in records:
+        group(groups, one, {})
+    return groups
 
 
 def test_each_measure_has_its_definition():
@@ -59,9 +73,9 @@ def test_the_cached_share_counts_the_answers_that_report_it():
 
 
 def test_groups_are_classes_and_turns():
-    assert set(grouped([seen()], {})) == {"class chat", "turn 1"}
+    assert set(grouped([seen()])) == {"class chat", "turn 1"}
     many = [Record(id="", kind=str(place), turn=0, intended_s=0, sent_s=0, ended_s=1) for place in range(50)]
-    assert len(grouped(many, {})) == 33
+    assert len(grouped(many)) == 33
 
 
 def test_percentiles_have_intervals_where_there_are_enough_values():

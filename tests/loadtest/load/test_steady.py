@@ -5,7 +5,7 @@ import random
 import pytest
 
 from loadtest.load.records import Record
-from loadtest.load.steady import lag_problem, saturation_of, steady
+from loadtest.load.steady import lag_problem, saturation_of
 
 SERVICE_S = 0.1
 
@@ -39,10 +39,6 @@ def test_a_queue_of_one_server_waits_as_theory_says():
 
 def test_a_few_requests_say_nothing():
     assert saturation_of(queue(1.5, 0.5, 1)) is None
-
-
-def test_the_steady_window_begins_after_the_warm_up():
-    assert next(round(one.intended_s) for one in steady(queue(0.5, 20.0, 1), 10.0)) == 10
 
 
 @pytest.mark.parametrize(("lag_s", "void"), [(0.0004, False), (0.0006, True)])
