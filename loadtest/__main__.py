@@ -14,7 +14,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from loadtest.admission import command as admission
         from loadtest.bench import command as bench
-        from loadtest.calibrate.recordings import command as profiles
         from loadtest.compare import command as compare
         from loadtest.lab import command as lab
         from loadtest.soak import command as soak
@@ -27,7 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("admission", admission),
         ("bench", bench),
         ("compare", compare),
-        ("fit-profile", profiles),
         ("sim", lab),
         ("soak", soak),
         ("tournament", tournament),

@@ -238,7 +238,7 @@ class _Paths:
         return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     async def server_info(self, request: Request) -> Response:
-        """Describe the KV connector, as far as vLLM's answer to ``config_format=json`` does."""
+        """Describe connector, model and limits, as far as vLLM's answer to ``config_format=json`` does."""
         settings = self._worker.settings
         name = settings.kv_connector
         transfer = None
@@ -252,7 +252,13 @@ class _Paths:
             }
         host, port = self._worker.transfers.address
         answer = {
-            "vllm_config": {"kv_transfer_config": transfer, "model_config": {"dtype": "torch.bfloat16"}},
+            "vllm_config": {
+                "kv_transfer_config": transfer,
+                "model_config": {"model": str(settings.folder), "dtype": "torch.bfloat16", "quantization": None},
+                "cache_config": {"block_size": self._worker.engine.block_size, "cache_dtype": "auto"},
+                "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1},
+                "scheduler_config": dict(self._worker.batch_limits),
+            },
             "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, "VLLM_NIXL_SIDE_CHANNEL_PORT": port},
         }
         return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -68,6 +68,10 @@ class SimulatedWorker:
         profile = load_profile(settings.profile)
         capacity = read_capacity(settings, profile)
         self.max_model_len = capacity.max_model_len
+        self.batch_limits = {
+            "max_num_batched_tokens": settings.max_num_batched_tokens or profile.max_num_batched_tokens,
+            "max_num_seqs": settings.max_num_seqs or profile.max_num_seqs,
+        }
         self.engine = Engine(
             profile,
             sample=self._sample,

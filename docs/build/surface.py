@@ -73,7 +73,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "changes workers"): "workers/*",
         ("operator", "changes settings in a running gateway"): "policy/* routes/* models/* "
         "tenants/* limits/* revisions/* reload",
-        ("operator", "measures an endpoint"): "load",
+        ("operator", "measures and sizes a fleet"): "load calibrate",
         ("developer", "tries the product without a GPU"): "worker demo fleet",
         ("developer", "tests an endpoint picker"): "picker-conformance",
     },

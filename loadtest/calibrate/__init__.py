@@ -1,4 +1,4 @@
 """``warmroute calibrate``: an engine profile of this GPU and this model.
 
-`recordings` makes one from timestamps of vLLM on a real GPU.
+`readings` are measured steps and the fit to them, and `worker` measures a running worker.
 """

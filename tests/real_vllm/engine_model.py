@@ -26,10 +26,10 @@ from backends.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored, de
 from backends.vllm.probe import probe
 from backends.vllm.render import ChatRenderer
 from backends.worker import parse_endpoint
-from loadtest.calibrate.recordings.replay import VirtualWorker, unmatched
 from loadtest.fleet.vllm import VllmWorker
 from loadtest.load.http import Client
 from loadtest.load.seen import chat
+from tests.real_vllm.virtual_worker import VirtualWorker, unmatched
 
 KIB_PER_TOKEN = 1
 """KV size per token of the shipped model shape."""
