@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from bisect import bisect_left
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -31,14 +32,47 @@ class PrefillCost:
     b_us: _Cost
     d_ns: _Cost
 
+    def scaled(self, factor: float, fixed_ms: float = 0.0) -> PrefillCost:
+        """Return each cost times `factor`, and `fixed_ms` more per step."""
+        return PrefillCost(self.a_ms * factor + fixed_ms, self.b_us * factor, self.d_ns * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """``a_ms + b_ms * B + k_ns * S / 1e6`` ms for B running decodes with S context tokens together."""
+    """``a_ms + b_ms * B + k_ns * S / 1e6`` ms for B running decodes with S context tokens together.
+
+    A mixture of experts reads more experts for a larger batch, in a curve. Its `by_batch` has ascending points (B, ms)
+    in place of ``a_ms + b_ms * B``: a line from each point to the next, and `b_ms` per decode beyond the last.
+    """
 
     a_ms: _Cost
     b_ms: _Cost
     k_ns: _Cost
+    by_batch: tuple[tuple[_Count, _Cost], ...] = ()
+
+    def __post_init__(self) -> None:
+        batches = [batch for batch, _ in self.by_batch]
+        if batches != sorted(set(batches)):
+            raise ValueError("the batches of by_batch have to ascend")
+
+    def fixed_ms(self, decodes: int) -> float:
+        """Return the part of a step that does not depend on the context."""
+        if not self.by_batch:
+            return self.a_ms + self.b_ms * decodes
+        at = bisect_left(self.by_batch, (decodes, 0.0))
+        if at == len(self.by_batch):
+            batch, ms = self.by_batch[-1]
+            return ms + self.b_ms * (decodes - batch)
+        batch, ms = self.by_batch[at]
+        if at == 0:
+            return ms
+        before, before_ms = self.by_batch[at - 1]
+        return before_ms + (ms - before_ms) * (decodes - before) / (batch - before)
+
+    def scaled(self, factor: float, fixed_ms: float = 0.0) -> DecodeCost:
+        """Return each cost times `factor`, and `fixed_ms` more per step."""
+        points = tuple((batch, ms * factor + fixed_ms) for batch, ms in self.by_batch)
+        return DecodeCost(self.a_ms * factor + fixed_ms, self.b_ms * factor, self.k_ns * factor, points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ def _lines(profile: Profile) -> Iterator[str]:
     for name in ("prefill", "decode"):
         cost = getattr(profile, name)
         yield f"\n[{name}]"
-        yield from (f"{field.name} = {float(f'{getattr(cost, field.name):.4g}')!r}" for field in fields(cost))
+        yield from (f"{field.name} = {_cost(getattr(cost, field.name))}" for field in fields(cost))
     if profile.fingerprint is not None:
         yield from _fingerprint(profile.fingerprint)
 
@@ -35,6 +35,12 @@ def _fingerprint(fingerprint: Fingerprint) -> Iterator[str]:
     yield from (f"{name} = {_value(value)}" for name, value in known.items() if value is not None)
     if unknown := fingerprint.unknown():
         yield f"# not known: {', '.join(unknown)}"
+
+
+def _cost(value: float | tuple[tuple[int, float], ...]) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(f'[{batch}, {_cost(ms)}]' for batch, ms in value)}]"
+    return repr(float(f"{value:.4g}"))
 
 
 def _value(value: object) -> str:

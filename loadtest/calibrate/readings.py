@@ -8,7 +8,7 @@ the model has no constant of their own, so that their error says how good the mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -94,20 +94,22 @@ def step_ms(reading: Reading, prefill: PrefillCost, decode: DecodeCost) -> float
         fixed_ms = 0.0 if reading.decodes else reading.steps * prefill.a_ms
         ms += fixed_ms + prefill.b_us * 1e-3 * reading.new_tokens + prefill.d_ns * 1e-6 * reading.attended_pairs
     if reading.decodes:
-        ms += decode.a_ms + decode.b_ms * reading.decodes + decode.k_ns * 1e-6 * reading.context_tokens
+        ms += decode.fixed_ms(reading.decodes) + decode.k_ns * 1e-6 * reading.context_tokens
     return ms
 
 
-def fit_costs(readings: Sequence[Reading]) -> FittedCosts:
-    """Fit prefill and decode steps by relative least squares.
+def fit_costs(readings: Sequence[Reading], by_batch: bool = False) -> FittedCosts:
+    """Fit prefill and decode steps by relative least squares. `by_batch` gives each measured batch a cost of its own,
+    for a mixture of experts; it needs readings of a batch with several contexts.
 
     Raises:
         CalibrationError: a fit explains too little of what was measured.
     """
-    a_ms, b_us, d_ns = _solve([one for one in readings if one.kind is Kind.PREFILL])
-    prefill = PrefillCost(a_ms, b_us, d_ns)
-    a_ms, b_ms, k_ns = _solve([one for one in readings if one.kind is Kind.DECODE])
-    return checked(judged(readings, prefill, DecodeCost(a_ms, b_ms, k_ns)))
+    prefills, decodes = ([one for one in readings if one.kind is kind] for kind in (Kind.PREFILL, Kind.DECODE))
+    prefill, decode = PrefillCost(*_solve(prefills)), DecodeCost(*_solve(decodes))
+    if by_batch:
+        decode = _by_batch(decodes, decode)
+    return checked(judged(readings, prefill, decode))
 
 
 def judged(readings: Iterable[Reading], prefill: PrefillCost, decode: DecodeCost) -> FittedCosts:
@@ -131,12 +133,8 @@ def scaled(fitted: FittedCosts, readings: Sequence[Reading]) -> FittedCosts:
 
     For costs of kernels alone, beside a few readings of an engine that has a scheduler and kernels of its own.
     """
-    factor, fixed_ms = _factor(fitted, [one for one in readings if one.kind is Kind.PREFILL])
-    old = fitted.prefill
-    prefill = replace(old, a_ms=old.a_ms * factor + fixed_ms, b_us=old.b_us * factor, d_ns=old.d_ns * factor)
-    factor, fixed_ms = _factor(fitted, [one for one in readings if one.kind is Kind.DECODE])
-    was = fitted.decode
-    decode = replace(was, a_ms=was.a_ms * factor + fixed_ms, b_ms=was.b_ms * factor, k_ns=was.k_ns * factor)
+    prefill = fitted.prefill.scaled(*_factor(fitted, [one for one in readings if one.kind is Kind.PREFILL]))
+    decode = fitted.decode.scaled(*_factor(fitted, [one for one in readings if one.kind is Kind.DECODE]))
     return judged(readings, prefill, decode)
 
 
@@ -164,9 +162,15 @@ def _factor(fitted: FittedCosts, readings: Sequence[Reading]) -> tuple[float, fl
 def _solve(readings: Sequence[Reading]) -> tuple[float, float, float]:
     if len(readings) < 3:
         raise CalibrationError(f"{len(readings)} readings cannot give three constants")
-    rows = np.array([_features(one) for one in readings])
-    first, second, third = fit_relative(rows, _observed(readings))
+    first, second, third = fit_relative(np.array([_features(one) for one in readings]), _observed(readings))
     return float(first), float(second), float(third)
+
+
+def _by_batch(readings: Sequence[Reading], line: DecodeCost) -> DecodeCost:
+    batches = sorted({one.decodes for one in readings})
+    rows = [[float(one.decodes == batch) for batch in batches] + [one.context_tokens * 1e-6] for one in readings]
+    *points, k_ns = (float(value) for value in fit_relative(np.array(rows), _observed(readings)))
+    return DecodeCost(line.a_ms, line.b_ms, k_ns, tuple(zip(batches, points, strict=True)))
 
 
 def _features(one: Reading) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from backends.engine.profile import DecodeCost, PrefillCost, Profile, load_profile
+from backends.engine.profile import Profile, load_profile
 from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
 from loadtest.lab.gauges import Gauges
@@ -54,12 +54,7 @@ def profile_of(cell: Cell, found: Drawn) -> Profile:
 
 
 def slowed(profile: Profile, factor: float) -> Profile:
-    prefill, decode = profile.prefill, profile.decode
-    return replace(
-        profile,
-        prefill=PrefillCost(prefill.a_ms * factor, prefill.b_us * factor, prefill.d_ns * factor),
-        decode=DecodeCost(decode.a_ms * factor, decode.b_ms * factor, decode.k_ns * factor),
-    )
+    return replace(profile, prefill=profile.prefill.scaled(factor), decode=profile.decode.scaled(factor))
 
 
 def speeds(cell: Cell) -> list[float]:

@@ -1,8 +1,17 @@
 import dataclasses
+import random
 
 import pytest
 
-from backends.engine.profile import Fingerprint, OtherFingerprint, UnknownProfile, check_fingerprint, load_profile
+from backends.engine.profile import (
+    DecodeCost,
+    Fingerprint,
+    OtherFingerprint,
+    UnknownProfile,
+    check_fingerprint,
+    load_profile,
+)
+from backends.engine.timing import StepTiming
 from backends.simulated.settings import WorkerSettings
 from backends.simulated.worker import SimulatedWorker
 
@@ -85,3 +94,30 @@ def test_a_field_that_differs_is_named(path, field, value):
 def test_a_profile_without_fingerprint_is_refused():
     with pytest.raises(OtherFingerprint, match="no fingerprint"):
         check_fingerprint(load_profile("llama-3.1-8b-h100"), SEEN)
+
+
+CURVE = DecodeCost(1.0, 0.1, 38.0, ((1, 4.7), (8, 10.6), (32, 21.9)))
+"""Of Qwen3-30B-A3B on an H100."""
+
+
+@pytest.mark.parametrize(("decodes", "fixed_ms"), [(1, 4.7), (8, 10.6), (20, 16.25), (32, 21.9), (42, 22.9)], ids=str)
+def test_a_curve_of_batches_takes_the_place_of_a_line(decodes, fixed_ms):
+    assert CURVE.fixed_ms(decodes) == pytest.approx(fixed_ms)
+    profile = dataclasses.replace(load_profile("llama-3.1-8b-h100"), decode=CURVE)
+    timing = StepTiming(profile, random.Random(0))
+    step_s = (fixed_ms + 38.0 * 1e-6 * 4_000) / 1e3
+    assert timing.step_s([], decodes, 4_000) == timing.decode_steps_s(2, decodes, 4_000)[0] == pytest.approx(step_s)
+
+
+def test_a_curve_is_read_and_has_to_ascend(path):
+    path.write_text(TEXT.replace("k_ns = 40.0", "k_ns = 40.0\nby_batch = [[1, 4.7], [8, 10.6]]"))
+    assert load_profile(str(path)).decode.by_batch == ((1, 4.7), (8, 10.6))
+    path.write_text(TEXT.replace("k_ns = 40.0", "k_ns = 40.0\nby_batch = [[8, 4.7], [1, 10.6]]"))
+    with pytest.raises(UnknownProfile, match="have to ascend"):
+        load_profile(str(path))
+
+
+def test_costs_are_scaled_with_their_curve():
+    found = CURVE.scaled(2.0, 1.0)
+    assert (found.a_ms, found.b_ms, found.k_ns) == (3.0, 0.2, 76.0)
+    assert [found.fixed_ms(decodes) for decodes in (1, 20)] == pytest.approx([10.4, 33.5])

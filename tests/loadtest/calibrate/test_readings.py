@@ -74,12 +74,26 @@ def test_times_that_do_not_follow_the_model_are_refused():
         fit_costs(noisy)
 
 
-def test_a_concave_decode_is_refused():
-    """A mixture of experts touches more experts in a larger batch (Qwen3-30B-A3B on an H100, context 2,048)."""
-    curve = {1: 4.7, 8: 10.6, 32: 21.9, 64: 26.2, 128: 32.3, 256: 42.3}
-    concave = [replace(decode(batch, 2_048), ms=ms) for batch, ms in curve.items()]
+CURVE = {1: 4.7, 8: 10.6, 32: 21.9, 64: 26.2, 128: 32.3, 256: 42.3}
+"""A mixture of experts reads more experts in a larger batch: Qwen3-30B-A3B on an H100, context 2,048, ms."""
+CONCAVE = [
+    replace(decode(batch, context), ms=ms + 38e-6 * batch * (context - 2_048))
+    for batch, ms in CURVE.items()
+    for context in (512, 2_048, 8_192)
+]
+
+
+def test_a_concave_decode_is_refused_as_a_line():
     with pytest.raises(CalibrationError, match="mixture of experts"):
-        fit_costs([*measured(SHAPES[:10], 0.0), *concave])
+        fit_costs([*measured(SHAPES[:10], 0.0), *CONCAVE])
+
+
+def test_a_concave_decode_is_a_curve_of_batches():
+    found = fit_costs([*measured(SHAPES[:10], 0.0), *CONCAVE], by_batch=True)
+    assert found.decode.k_ns == pytest.approx(38.0)
+    assert found.worst(Kind.DECODE) < 1e-6
+    assert [batch for batch, _ in found.decode.by_batch] == list(CURVE)
+    assert step_ms(decode(48, 2_048), found.prefill, found.decode) == pytest.approx((21.9 + 26.2) / 2)
 
 
 def test_too_few_readings_are_refused():
