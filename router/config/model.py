@@ -658,6 +658,9 @@ class PickerConfig(Section, frozen=True):
     endpoints: Annotated[int, Meta(ge=1, le=16)] = 1
     """Endpoints in one pick, best first, as a comma list. Above 1, the gateway must read lists; those with an
     ORIGINAL_DST cluster and agentgateway do not."""
+    scores: bool = False
+    """Whether a pick also says how the policy ranked the endpoints, in the metadata
+    x-gateway-destination-endpoint-scores: from 1 for the best to 0 for the worst."""
     rank_header: Literal["rank", "host_port"] = "rank"
     """How a worker with data-parallel ranks learns the rank. rank: X-data-parallel-rank, for vLLM's own balancer.
     host_port: x-data-parallel-host-port, the address of the rank's server, for llm-d's sidecar; rank n listens at the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from router.errors import ErrorKind, RequestError
@@ -25,7 +25,7 @@ from router.picker.protocol.ext_proc_pb2 import (
     StreamedBodyResponse,
     TrailersResponse,
 )
-from router.picker.protocol.names import DESTINATION, DROP_REASON, LB_NAMESPACE, MOST_CHUNK_BYTES
+from router.picker.protocol.names import DESTINATION, DROP_REASON, LB_NAMESPACE, MOST_CHUNK_BYTES, SCORES
 from router.requests.answers.error_format import error_body
 
 _SHED: Final = frozenset(
@@ -65,6 +65,8 @@ class PickAnswer:
     headers: Sequence[tuple[str, bytes]]
     removed: Sequence[str]
     body: bytes | None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """By endpoint; empty: not said."""
 
 
 def pick_answers(collected: CollectedRequest, pick: PickAnswer) -> Iterator[bytes]:
@@ -105,6 +107,8 @@ def _wire(answer: ProcessingResponse) -> bytes:
 def _with_metadata(answer: ProcessingResponse, pick: PickAnswer) -> bytes:
     namespace = answer.dynamic_metadata.fields[LB_NAMESPACE].struct_value
     namespace.fields[DESTINATION].string_value = pick.destination
+    for endpoint, score in pick.scores.items():
+        namespace.fields[SCORES].struct_value.fields[endpoint].number_value = score
     return _wire(answer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from policies.view import Decision
 from router.picker.answers import PickAnswer
 from router.picker.parts import PickerParts
 from router.picker.pick import Pick
@@ -35,9 +36,25 @@ def changes_of(parts: PickerParts, pick: Pick, head: RequestHead, body: bytes) -
     if changed:
         headers["content-length"] = b"%d" % len(incoming.body)
     removed = [name for name in _unwanted(parts, pick, head, ticket) if name not in headers]
-    return PickAnswer(
-        _destination(parts, pick, ticket), [*headers.items()], removed, incoming.body if changed else None
-    )
+    scores = scores_of(ticket.record.decision) if parts.settings.scores else {}
+    sent = incoming.body if changed else None
+    return PickAnswer(_destination(parts, pick, ticket), [*headers.items()], removed, sent, scores)
+
+
+def scores_of(decision: Decision) -> dict[str, float]:
+    """Return a score of each endpoint, from 1 for the best to 0 for the worst: by the costs, or else by the places.
+
+    An endpoint with several ranks has the score of its best one.
+    """
+    ranked, costs = decision.ranked, decision.costs
+    known = list(costs) if len(costs) == len(ranked) else list(range(len(ranked)))
+    best, worst = min(known, default=0), max(known, default=0)
+    found: dict[str, float] = {}
+    for worker, cost in zip(ranked, known, strict=True):
+        score = 1.0 if best == worst else float((worst - cost) / (worst - best))
+        endpoint = worker.partition("#")[0]
+        found[endpoint] = max(score, found.get(endpoint, 0.0))
+    return found
 
 
 def _destination(parts: PickerParts, pick: Pick, ticket: Ticket) -> str:

@@ -19,7 +19,6 @@ IGNORED: Final = (
     "--config-file",
     "--config-text",
     "--disable-endpoint-subset-filter",
-    "--emit-endpoint-scores",
     "--enable-cert-reload",
     "--enable-grpc-stream-metrics",
     "--enable-pprof",
@@ -70,6 +69,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--endpoint-target-ports", metavar="PORTS", help="ports of these pods, comma-separated")
     group.add_argument("--secure-serving", metavar="BOOL", nargs="?", const="true", help="TLS (default true)")
+    scores = "say how each endpoint was ranked (default false)"
+    group.add_argument("--emit-endpoint-scores", metavar="BOOL", nargs="?", const="true", help=scores)
     group.add_argument("--cert-path", metavar="DIR", help="folder with tls.crt and tls.key (default: self-signed)")
     drain = "longest wait for open streams to end after SIGTERM, as in 30s or 1m30s (default 30s)"
     group.add_argument("--drain-timeout", metavar="TIME", type=_duration_s, help=drain)
@@ -104,6 +105,7 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, object, str]]:
         yield "port", ports[-1], "--grpc-port"
     yield "picker.health_port", arguments.grpc_health_port, "--grpc-health-port"
     yield "admin_port", arguments.metrics_port, "--metrics-port"
+    yield "picker.scores", arguments.emit_endpoint_scores, "--emit-endpoint-scores"
     yield "picker.secure", arguments.secure_serving, "--secure-serving"
     if arguments.cert_path is not None:
         yield "tls.cert_file", f"{arguments.cert_path}/tls.crt", "--cert-path"

@@ -91,8 +91,10 @@ class PickerParts:
         """Return the model that serves in place of the one in the body. All requests of a session get the same one."""
         if parsed.model is None and not (parsed.is_json and incoming.route.model is ModelSource.JSON):
             return None
-        session = incoming.head.fields.get(b"x-session-id", incoming.id).decode("latin-1")
-        return self.objects.target(parsed.model, parsed.session_id or session, pool_of(incoming.within))
+        session, header = parsed.session_id, incoming.head.fields.get(b"x-session-id")
+        if session is None and header is not None:
+            session = header.decode("latin-1")
+        return self.objects.target(parsed.model, session, pool_of(incoming.within))
 
     def _note_soon(self, note: Callable[[Any], None], about: Any) -> None:
         """Take notes of a placement after its answer is on its way (`router.placement.defer`)."""

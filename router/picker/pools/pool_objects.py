@@ -35,9 +35,9 @@ class PoolObjects:
         """Return the priority of an objective: 0 if nobody knows it, and negative if its requests may be refused."""
         return self._of(pool)[0].get(objective, 0)
 
-    def target(self, model: str | None, key: str, pool: str | None) -> str | None:
-        """Return the model that serves in place of `model` for requests with `key`; None without a rule."""
-        return self._of(pool)[1].target(model, key)
+    def target(self, model: str | None, session: str | None, pool: str | None) -> str | None:
+        """Return the model that serves in place of `model`; None without a rule."""
+        return self._of(pool)[1].target(model, session)
 
     def _of(self, pool: str | None) -> tuple[Mapping[str, int], Rewrites]:
         found = self._merged.get(pool)

@@ -35,7 +35,9 @@ class Rewrites:
     def __len__(self) -> int:
         return self._rules
 
-    def target(self, model: str | None, key: str) -> str | None:
-        """Return the model that serves in place of `model`, the same for equal keys; None without a rule."""
+    def target(self, model: str | None, session: str | None) -> str | None:
+        """Return the model that serves in place of `model`, the same for a whole session; None without a rule."""
         rule = self._of_all if model is None else self._by_model.get(model, self._of_all)
-        return None if rule is None else rule.targets.draw(key)
+        if rule is None:
+            return None
+        return rule.targets.turn() if session is None else rule.targets.draw(session)

@@ -6,10 +6,12 @@ import tracemalloc
 import grpc
 import pytest
 
+from policies.view import Decision
 from router.config.model import WorkerConfig
+from router.picker.changes import scores_of
 from router.picker.collected_request import CollectedRequest
 from router.picker.protocol.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from router.picker.protocol.names import DESTINATION, DROP_REASON
+from router.picker.protocol.names import DESTINATION, DROP_REASON, LB_NAMESPACE, SCORES
 from tests.support.gateway_stream import (
     BUFFERED,
     DUPLEX,
@@ -214,6 +216,28 @@ async def test_a_fallback_list_begins_with_the_pick():
         head, *_ = await rig.ask(request_headers(), body(chat()))
         first, second = picked(head).split(",")
         assert first != second and rig.load == {first: 1}
+
+
+def test_scores_follow_the_costs_or_else_the_places():
+    def decided(*workers, costs=()):
+        return scores_of(Decision(workers, "", costs=costs))
+
+    assert decided("a", "b", "c", costs=(2.0, 3.0, 4.0)) == {"a": 1.0, "b": 0.5, "c": 0.0}
+    assert decided("a", "b", "c", costs=(2.0,)) == {"a": 1.0, "b": 0.5, "c": 0.0}, "not all have a cost"
+    assert decided("a", "b", costs=(2.0, 2.0)) == {"a": 1.0, "b": 1.0}
+    assert decided("a#0", "b#1", "a#1", "b#0") == {"a": 1.0, "b": pytest.approx(2 / 3)}
+    assert decided("a") == {"a": 1.0}
+
+
+async def test_a_pick_says_how_the_endpoints_were_ranked_if_that_is_wanted():
+    async with picker_rig(picker={"scores": True}) as rig:
+        answer, _ = await rig.ask(request_headers(), body(chat()))
+        scores = dict(answer.dynamic_metadata[LB_NAMESPACE][SCORES])
+        assert scores[picked(answer)] == 1.0
+        assert scores.keys() == {one.id for one in rig.fleet.endpoints}
+    async with picker_rig() as rig:
+        answer, _ = await rig.ask(request_headers(), body(chat()))
+        assert SCORES not in answer.dynamic_metadata[LB_NAMESPACE]
 
 
 async def test_picks_spread_over_the_workers_by_their_load():

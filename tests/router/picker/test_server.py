@@ -212,11 +212,13 @@ def test_flags_of_gaies_manifest_become_settings():
         *("--pool-name", "llama", "--pool-namespace", "models", "--pool-group", "inference.networking.k8s.io"),
         *("--grpc-port", "9102", "--grpc-health-port=9103", "--metrics-port", "9190", "--zap-encoder", "json"),
         *("-v=5", "--secure-serving=false", "--health-checking", "--tracing=false", "--config-file", "/config/x.yaml"),
+        "--emit-endpoint-scores",
     )
     (source,) = found.discovery.sources.values()
     assert (source.kubernetes.pool, source.kubernetes.namespace) == ("llama", "models")
     assert (found.port, found.picker.health_port, found.admin_port) == (9102, 9103, 9190)
     assert (found.picker.secure, found.log_level, found.log_format) == (False, "debug", "json")
+    assert found.picker.scores
 
 
 def test_several_pools_have_a_port_each():

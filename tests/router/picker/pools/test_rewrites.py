@@ -43,6 +43,14 @@ def test_draws_follow_the_weights_and_a_key_keeps_its_target():
     assert len({rules.target("m", "one session") for _ in range(20)}) == 1
 
 
+def test_requests_without_a_session_take_turns_by_weight():
+    rules = Rewrites([RewriteRule(["m"], {"a": 3, "b": 1})])
+    drawn = []
+    for count in range(1, 401):
+        drawn.append(rules.target("m", None))
+        assert abs(drawn.count("b") - count / 4) <= 2
+
+
 def test_rules_of_the_settings_come_before_those_of_a_pool_and_pools_do_not_share_theirs():
     objects = PoolObjects(PickerConfig(rewrites=(PickerRewriteConfig(models=("m",), targets={"set": 1}),)))
     objects.adopt("chat", ObjectsOfPool({}, [RewriteRule(["m", "n"], {"added": 1})]))
