@@ -19,7 +19,9 @@ from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
 from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
 from backends.simulated.kv.kv_transfers import FailedLoad
+from backends.simulated.prompts import UnknownToken
 from backends.simulated.request import (
+    GIVEN_IDS_PARAM,
     ChatBody,
     CompletionBody,
     check_supported,
@@ -197,11 +199,10 @@ class AnswerPath(ABC):
             self._worker.abort(generation)
 
     async def _complete(self, call: EngineCall, receive: Receive) -> None:
-        vocabulary = self._worker.vocabulary
         async with self._watched(call, receive):
             while any(generation.finish_reason is None for generation in call.generations):
                 for generation, token_id, reason in await call.inbox.take():
-                    generation.take(token_id, vocabulary, reason)
+                    generation.take(token_id, reason)
 
 
 class AnswerApp(AnswerPath):
@@ -217,13 +218,17 @@ class AnswerApp(AnswerPath):
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
         reader = self._worker.prompts
         if (given := body.given_ids) is not None:
-            return [reader.ids(given, "kv_transfer_params")]
+            return [reader.ids(given, GIVEN_IDS_PARAM)]
         if isinstance(body, ChatBody):
+            if not body.messages:
+                raise ApiError("messages must not be empty.", param="messages")
             return [await reader.chat(values)]
-        return [
-            await reader.text(prompt) if isinstance(prompt, str) else reader.ids(prompt)
-            for prompt in split_prompts(body.prompt)
-        ]
+        prompts = split_prompts(body.prompt)
+        try:
+            return [await reader.text(each) if isinstance(each, str) else reader.ids(each) for each in prompts]
+        except UnknownToken as error:
+            # vLLM's engine checks ids of completions, when a stream has its head.
+            raise StreamedError(error.message, param=error.param) if body.stream else error from None
 
     async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)
@@ -238,9 +243,7 @@ class AnswerApp(AnswerPath):
         await begin_stream(send, headers)
         frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
         params = call.body.kv_transfer_params
-        stream = Stream(
-            frames, self._worker.vocabulary, call.prompts, lambda state: self._worker.transfers.offered(state, params)
-        )
+        stream = Stream(frames, call.prompts, lambda state: self._worker.transfers.offered(state, params))
         async with self._watched(call, receive):
             while stream.ended < len(call.generations):
                 parts = [frame for delivery in await call.inbox.take() for frame in stream.frames(*delivery)]
@@ -276,7 +279,7 @@ class DialectApp(AnswerPath):
 
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
         if (given := body.given_ids) is not None:
-            return [self._worker.prompts.ids(given, "kv_transfer_params")]
+            return [self._worker.prompts.ids(given, GIVEN_IDS_PARAM)]
         return [await self._dialect.prompt(self._worker.prompts, values)]
 
     def _introduction(self) -> bytes:
@@ -308,5 +311,5 @@ class DialectApp(AnswerPath):
     def _told(self, call: EngineCall, delivery: Delivery) -> bytes:
         generation, token_id, reason = delivery
         opening = b"" if generation.token_ids else self._dialect.opening(call.head, generation)
-        text = generation.take(token_id, self._worker.vocabulary, reason)
+        text = generation.take(token_id, reason)
         return opening + (self._dialect.token(msgspec.json.encode(text)[1:-1]) if text else b"")

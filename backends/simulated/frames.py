@@ -10,7 +10,6 @@ import msgspec
 
 from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.generation import NO_TOKEN, Generation
-from backends.simulated.vocabulary import Vocabulary
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -58,13 +57,20 @@ def usage(generations: Sequence[Generation], cached_tokens: int | None) -> dict[
 
 
 class Frames:
+    """The frames of one response, with vLLM's keys. Where a client asked for no ids, their keys hold null."""
+
     def __init__(self, shape: ApiShape, head: AnswerHead, *, with_ids: bool) -> None:
         self._shape = shape
         self._object = head.fields(shape.chunk_object)
-        self.with_ids = with_ids
+        self._with_ids = with_ids
         self._head = b"data: " + _encode(self._object)[:-1] + b',"choices":['
         self._openings: dict[int, bytes] = {}
-        self._closing = shape.text_close + b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self._middle = shape.text_close + (
+            b',"logprobs":null,"finish_reason":null,"token_ids":'
+            if shape.chat
+            else b',"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":'
+        )
+        self._closing = (b"" if shape.chat else b',"weight_versions":null') + b'}],"kv_transfer_params":null}\n\n'
 
     def role(self, generation: Generation, prompt_ids: Sequence[int]) -> list[bytes]:
         """Return a chat stream's first frame, with the role and no text; a completion has none."""
@@ -76,17 +82,16 @@ class Frames:
             "logprobs": None,
             "finish_reason": None,
         }
-        chunk = {**self._object, "choices": [choice]}
-        if self.with_ids:
-            chunk["prompt_token_ids"] = list(prompt_ids)
-        return [_frame(chunk)]
+        ids = list(prompt_ids) if self._with_ids else None
+        return [_frame({**self._object, "choices": [choice], "prompt_token_ids": ids, "prompt_text": None})]
 
-    def token(self, index: int, json_text: bytes) -> bytes:
+    def token(self, index: int, text: str, token_id: int) -> bytes:
         opening = self._openings.get(index)
         if opening is None:
             opening = self._head + b'{"index":%d,' % index + self._shape.text_open
             self._openings[index] = opening
-        return b"".join((opening, json_text, self._closing))
+        ids = b"[%d]" % token_id if self._with_ids else b"null"
+        return b"".join((opening, _encode(text)[1:-1], self._middle, ids, self._closing))
 
     def full(
         self,
@@ -96,25 +101,22 @@ class Frames:
         prompt_ids: Sequence[int] | None,
         params: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return one frame with all fields: the last of an answer, or one with token ids.
+        """Return one frame with all fields: the first of a completion, or the last of an answer.
 
         `params` are the transfer parameters for another worker.
         """
+        chat, ended = self._shape.chat, generation.finish_reason is not None
         choice: dict[str, Any] = {"index": generation.index}
-        if self._shape.chat:
-            choice["delta"] = {"content": text}
-        else:
-            choice["text"] = text
-        choice["logprobs"] = None
-        choice["finish_reason"] = generation.finish_reason
-        if generation.finish_reason is not None:
-            choice["stop_reason"] = None
-        if self.with_ids:
-            choice["token_ids"] = token_ids
-            if prompt_ids is not None and not self._shape.chat:
-                choice["prompt_token_ids"] = list(prompt_ids)
-        keeps = {} if params is None else {"kv_transfer_params": params}
-        return _frame({**self._object, "choices": [choice], **keeps})
+        choice |= {"delta": {"content": text}} if chat else {"text": text}
+        choice |= {"logprobs": None, "finish_reason": generation.finish_reason}
+        if ended or not chat:
+            choice["stop_reason"] = generation.stop_reason
+        if not chat:
+            choice["prompt_token_ids"] = list(prompt_ids) if self._with_ids and prompt_ids is not None else None
+        choice["token_ids"] = token_ids if self._with_ids else None
+        if ended or not chat:
+            choice["weight_versions"] = None
+        return _frame({**self._object, "choices": [choice], "kv_transfer_params": params})
 
     def usage(self, numbers: dict[str, Any]) -> bytes:
         return _frame({**self._object, "choices": [], "usage": numbers})
@@ -129,43 +131,39 @@ class Stream:
     def __init__(
         self,
         frames: Frames,
-        vocabulary: Vocabulary,
         prompts: Sequence[Sequence[int]],
         offered: Callable[[EngineRequestState], Mapping[str, Any] | None],
     ) -> None:
         """`offered` returns the transfer parameters for another worker at the end of an answer, if there are any."""
         self._frames = frames
         self._offered = offered
-        self._vocabulary = vocabulary
         self._prompts = prompts
         self.ended = 0
         self.first: Generation | None = None
 
     def frames(self, generation: Generation, token_id: int, reason: FinishReason | None) -> list[bytes]:
         """Return the frames of one delivery, usually one."""
-        if generation.token_ids and reason is None and not self._frames.with_ids:
-            generation.token_ids.append(token_id)
-            return [self._frames.token(generation.index, self._vocabulary.json_text(token_id))]
         if generation.finish_reason is not None:
             return []
-        out = [] if generation.token_ids else self._opening(generation)
-        out += self._spelled(generation, token_id, reason, opens=not generation.token_ids)
-        return out
+        opens = not generation.token_ids
+        out = self._opening(generation) if opens else []
+        shown = generation.take(token_id, reason)
+        if generation.finish_reason is None and not opens:
+            return [self._frames.token(generation.index, shown, token_id)]
+        return [*out, self._spelled(generation, shown, token_id, opens=opens)]
 
     def _opening(self, generation: Generation) -> list[bytes]:
         self.first = self.first or generation
         return self._frames.role(generation, self._prompts[generation.index])
 
-    def _spelled(
-        self, generation: Generation, token_id: int, reason: FinishReason | None, *, opens: bool
-    ) -> list[bytes]:
-        shown, params = generation.take(token_id, self._vocabulary, reason), None
+    def _spelled(self, generation: Generation, shown: str, token_id: int, *, opens: bool) -> bytes:
+        params = None
         if generation.finish_reason is not None:
             self.ended += 1
             params = self._offered(generation.state)
         prompt_ids = self._prompts[generation.index] if opens else None
         token_ids = [token_id] if token_id != NO_TOKEN else []
-        return [self._frames.full(generation, shown, token_ids, prompt_ids, params)]
+        return self._frames.full(generation, shown, token_ids, prompt_ids, params)
 
 
 def _frame(value: dict[str, Any]) -> bytes:
@@ -203,7 +201,7 @@ def _choice(shape: ApiShape, generation: Generation, prompts: Sequence[Sequence[
         choice["text"] = text
     choice["logprobs"] = None
     choice["finish_reason"] = generation.finish_reason
-    choice["stop_reason"] = None
+    choice["stop_reason"] = generation.stop_reason
     choice["token_ids"] = generation.token_ids if prompts is not None else None
     if not shape.chat:
         choice["prompt_token_ids"] = list(prompts[generation.index]) if prompts is not None else None

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from backends.engine.request import EngineRequestState, FinishReason
-from backends.simulated.vocabulary import Vocabulary
+from backends.simulated.decoding.detokenizer import AnswerText
+from backends.simulated.decoding.draws import SeededDraws
 
 NO_TOKEN = -1
 
 
 class ClientGone(Exception):
     """The client closed its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one prompt is answered. `draws` is None if its tokens are random. `stop_ids` end the answer without text."""
+
+    draws: SeededDraws | None
+    stop_ids: frozenset[int]
+    eos_id: int | None
+    min_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -22,23 +34,39 @@ class Generation:
     state: EngineRequestState
     index: int
     inbox: Inbox
+    sampling: Sampling
+    text: AnswerText
+    stopped: Callable[[Generation], None]
+    """Called when a token or its text ends the answer before the engine does."""
     token_ids: list[int] = field(default_factory=list)
-    text_parts: list[str] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
     first_token_s: float | None = None
     last_token_s: float = 0.0
 
-    def take(self, token_id: int, vocabulary: Vocabulary, reason: FinishReason | None) -> str:
-        """Add one delivered token, and return its text; "" once the answer has ended."""
+    @property
+    def text_parts(self) -> list[str]:
+        return self.text.parts
+
+    def take(self, token_id: int, reason: FinishReason | None) -> str:
+        """Add one delivered token, and return the text that a client gets now; "" once the answer has ended."""
         if self.finish_reason is not None:
             return ""
         self.finish_reason = reason
         if token_id == NO_TOKEN:
-            return ""
+            return self.text.flush()
         self.token_ids.append(token_id)
-        text = vocabulary.text(token_id)
-        self.text_parts.append(text)
-        return text
+        if token_id in self.sampling.stop_ids and len(self.token_ids) > self.sampling.min_tokens:
+            self._stop(None if token_id == self.sampling.eos_id else token_id)
+            return self.text.flush()
+        shown = self.text.take(token_id, len(self.token_ids))
+        if self.text.stop_string is not None:
+            self._stop(self.text.stop_string)
+        return shown if self.finish_reason is None else shown + self.text.flush()
+
+    def _stop(self, stop_reason: str | int | None) -> None:
+        self.finish_reason, self.stop_reason = FinishReason.STOP, stop_reason
+        self.stopped(self)
 
 
 Delivery = tuple[Generation, int, FinishReason | None]

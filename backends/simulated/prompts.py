@@ -22,6 +22,10 @@ def _shipped() -> ChatRenderer:
     return ChatRenderer.load(shipped_model_dir())
 
 
+class UnknownToken(ApiError):
+    """400: a token id outside the vocabulary."""
+
+
 class PromptReader:
     """The model folder's template and tokenizer; long texts are tokenised in a thread."""
 
@@ -29,6 +33,7 @@ class PromptReader:
         shipped = chat_template is None and folder == shipped_model_dir()
         self._renderer = _shipped() if shipped else ChatRenderer.load(folder, chat_template)
         self.tokenizer = self._renderer.tokenizer
+        self.eos_id = self._renderer.eos_id
         self._vocabulary_size: int = self.tokenizer.get_vocab_size()
 
     async def chat(self, body: Mapping[str, Any], add_special_tokens: bool = False) -> list[int]:
@@ -66,9 +71,9 @@ class PromptReader:
             raise ApiError(f"The text cannot be tokenised: {error.reason}.", param=param) from None
 
     def ids(self, ids: list[int], param: str = "prompt") -> list[int]:
-        """Return `ids` unchanged; raises `ApiError` 400 for an id outside the vocabulary."""
+        """Return `ids` unchanged; raises `UnknownToken` for an id outside the vocabulary."""
         if ids and max(ids) >= self._vocabulary_size:
-            raise ApiError(f"{param} has a token id of {max(ids)}, outside the vocabulary.", param=param)
+            raise UnknownToken(f"Token id {max(ids)} is out of vocabulary", param=param)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -23,7 +23,10 @@ Count = Annotated[int, Meta(ge=0)]
 TokenIds = list[Count]
 Prompts = str | list[Any]
 
+GIVEN_IDS_PARAM = "kv_transfer_params.prompt_token_ids"
+_GIVEN_IDS = "kv_transfer_params['prompt_token_ids']"
 _FIELD = re.compile(r"`\$\.(\w+)")
+_MEDIA_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "image", "file", "prompt_embeds"})
 _SALT_MAX_CHARS = 128
 _SALT_FORBIDDEN = frozenset("@/\\\0")
 
@@ -35,7 +38,9 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that both paths share. Sampling parameters and stop strings have no effect: words are drawn at random."""
+    """Fields that both paths share. At temperature 0 or with a seed, tokens depend on the ids before them alone; other
+    sampling parameters have no effect.
+    """
 
     model: str | None = None
     stream: bool | None = None
@@ -43,6 +48,12 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Positive | None = None
     n: Positive | None = None
     ignore_eos: bool | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: Count | None = None
     cache_salt: str | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
@@ -56,11 +67,21 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given_ids(self) -> TokenIds | None:
-        """The prompt's token ids, if the body brings them. Raises `ApiError` 400 for ids that are none."""
-        params = self.kv_transfer_params
-        if params is None or params.get("prompt_token_ids") is None:
+        """The prompt's token ids, if the body brings them and nothing in it needs its messages to be rendered.
+
+        Raises `ApiError` 400 for ids that are none.
+        """
+        ids = (self.kv_transfer_params or {}).get("prompt_token_ids")
+        if ids is None or self.renders:
             return None
-        return _token_ids(params["prompt_token_ids"])
+        if not isinstance(ids, list) or not ids or any(type(each) is not int or each < 0 for each in ids):
+            raise ApiError(f"`{_GIVEN_IDS}` must be a non-empty list of non-negative integers.", param=GIVEN_IDS_PARAM)
+        return ids
+
+    @property
+    def renders(self) -> bool:
+        """Whether `given_ids` are passed over without a word, as vLLM does for some bodies."""
+        return True
 
     @property
     def announces_reuse(self) -> bool:
@@ -70,8 +91,18 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 class ChatBody(_Body, frozen=True, kw_only=True):
     """The fields of /v1/chat/completions beyond those of its template."""
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    messages: list[dict[str, Any]]
     max_completion_tokens: Positive | None = None
+
+    @property
+    def renders(self) -> bool:
+        parts = (part for message in self.messages for part in _parts(message))
+        return bool(self.echo) or any(isinstance(part, dict) and part.get("type") in _MEDIA_PARTS for part in parts)
+
+
+def _parts(message: dict[str, Any]) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
@@ -151,8 +182,7 @@ def check_supported(body: ChatBody | CompletionBody) -> None:
     """Raise `ApiError` for a request that needs logits, which this model lacks, and for contradictory fields."""
     if (body.n or 1) > 1:
         raise ApiError("This simulated worker answers with one choice per prompt: n must be 1.", param="n")
-    if body.echo:
-        raise ApiError("This simulated worker does not support echo.", param="echo")
+    _check_echo(body)
     if body.logprobs or body.prompt_logprobs is not None:
         raise ApiError("This simulated worker has no log probabilities.", param="logprobs")
     if body.use_beam_search:
@@ -167,6 +197,15 @@ def check_supported(body: ChatBody | CompletionBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise ApiError("stream_options needs stream to be true.", param="stream_options")
     _check_salt(body.cache_salt)
+
+
+def _check_echo(body: ChatBody | CompletionBody) -> None:
+    """Raise `ApiError` where an echo would have text: a chat echoes the assistant's last message alone."""
+    if not body.echo:
+        return
+    last = body.messages[-1] if isinstance(body, ChatBody) and body.messages else {}
+    if isinstance(body, CompletionBody) or last.get("role") == "assistant":
+        raise ApiError("This simulated worker does not support echo.", param="echo")
 
 
 def _check_salt(salt: str | None) -> None:
@@ -222,6 +261,8 @@ def answer_tokens(prompt_tokens: int, body: ChatBody | CompletionBody, max_model
         )
     wanted = _wanted_tokens(body)
     if wanted is not None and wanted > room:
+        if body.given_ids is not None:
+            return room  # vLLM checks lengths where it renders; here it cuts
         raise ApiError(
             f"max_tokens is {wanted}, but beside {prompt_tokens} prompt tokens only {room} fit into this model's "
             f"maximum context length of {max_model_len} tokens.",

@@ -53,6 +53,9 @@ class WorkerSettings:
     stop_probability: float = 0.0
     """Chance that the model stops after any one token, for requests without ``ignore_eos``."""
 
+    character_share: float = 0.0
+    """Chance that an answer goes on with an emoji or a Chinese character of several tokens."""
+
     prompt_tokens_details: bool = True
     """Report ``usage.prompt_tokens_details.cached_tokens`` (vLLM: --enable-prompt-tokens-details)."""
     log_stats: bool = True

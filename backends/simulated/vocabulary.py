@@ -6,7 +6,6 @@ of an answer again, the text has the ids that the engine cached during decode.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -53,7 +52,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._random = Random(seed).random
         spelled, self._openers, self._followers = _words(tokenizer)
         if not self._followers:
@@ -61,7 +60,8 @@ class Vocabulary:
                 "the tokenizer has no whole words with a space in front that it reads back as one token"
             )
         self._texts = {id_: spelled[id_] for id_ in (*self._openers, *self._followers)}
-        self._json = {id_: json.dumps(text)[1:-1].encode() for id_, text in self._texts.items()}
+        self._anchor = tokenizer.encode("the", add_special_tokens=False).ids
+        self._anchor_chars = len(tokenizer.decode(self._anchor))
         self._starts_line: dict[int, bool] = {}
 
     def draw(self, last_id: int, *, first: bool) -> int:
@@ -71,16 +71,29 @@ class Vocabulary:
             words = self._openers
         return words[int(self._random() * len(words))]
 
+    def choose(self, last_id: int, choice: int) -> int:
+        """Return word number `choice` of those that fit behind `last_id`."""
+        starts_line = self._openers and self._at_line_start(last_id)
+        words = self._openers if starts_line else self._followers
+        return words[choice % len(words)]
+
     def _at_line_start(self, last_id: int) -> bool:
         known = self._starts_line.get(last_id)
         if known is None:
             # Control tokens decode to an empty text.
-            text = self._tokenizer.decode([last_id], skip_special_tokens=True)
+            text = self.tokenizer.decode([last_id], skip_special_tokens=True)
             known = self._starts_line[last_id] = not text or text[-1].isspace()
         return known
 
     def text(self, token_id: int) -> str:
         return self._texts[token_id]
 
-    def json_text(self, token_id: int) -> bytes:
-        return self._json[token_id]
+    def is_word(self, token_id: int) -> bool:
+        return token_id in self._texts
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def decode_after_word(self, ids: Sequence[int]) -> str:
+        """Return the text of ids that stand behind a word. Some decoders drop a leading space at the very start."""
+        return self.decode([*self._anchor, *ids])[self._anchor_chars :]

@@ -16,9 +16,12 @@ from backends.engine.engine import Engine, StepResult
 from backends.engine.profile import load_profile
 from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from backends.simulated.capacity import read_capacity
+from backends.simulated.decoding.detokenizer import AnswerText, Detokenizer
+from backends.simulated.decoding.sampler import Sampler
+from backends.simulated.decoding.sampling import read_sampling, read_stops
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
-from backends.simulated.generation import NO_TOKEN, Generation, Inbox
+from backends.simulated.generation import NO_TOKEN, Generation, Inbox, Sampling
 from backends.simulated.kv.kv_store import KvStore
 from backends.simulated.kv.kv_transfers import KvTransfers
 from backends.simulated.kv.kv_waits import WAITING_TRANSFERS
@@ -52,7 +55,15 @@ class SimulatedWorker:
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.prompts = PromptReader(settings.folder, settings.chat_template)
-        self.vocabulary = Vocabulary(self.prompts.tokenizer, settings.seed)
+        self._vocabulary = Vocabulary(self.prompts.tokenizer, settings.seed)
+        self._eos_id = self.prompts.eos_id
+        self._sampler = Sampler(
+            self._vocabulary,
+            settings.seed,
+            eos_id=self._eos_id,
+            stop_probability=settings.stop_probability,
+            character_share=settings.character_share,
+        )
         self.started_unix_s = time.time()
         self.sleep_level: int | None = None
         self.pause_mode: PauseMode | None = None
@@ -101,7 +112,8 @@ class SimulatedWorker:
         self._clock_task: asyncio.Task[None] | None = None
 
     def _sample(self, state: EngineRequestState) -> int:
-        return self.vocabulary.draw(state.tokens[-1], first=state.output_tokens == 0)
+        generation = self._live.get(state.id)
+        return self._sampler.next(state, generation.sampling if generation is not None else None)
 
     async def start(self) -> None:
         """Bind the KV event sockets, if events are on, and start the engine's clock.
@@ -176,11 +188,12 @@ class SimulatedWorker:
         inbox = Inbox()
         generations: list[Generation] = []
         for index, (prompt, max_tokens) in enumerate(zip(prompts, lengths, strict=True)):
+            sampling = read_sampling(body, self._eos_id)
             request = EngineRequest(
                 id=f"{request_id}-{next(self._numbers)}",
                 prompt_ids=prompt,
                 max_tokens=max_tokens,
-                stop_after=draw_stop(body, self.settings.stop_probability, self._draw_stop),
+                stop_after=self._stop_after(body, sampling),
                 lora_name=adapter,
                 cache_salt=body.cache_salt,
                 announces_reuse=body.announces_reuse,
@@ -195,12 +208,18 @@ class SimulatedWorker:
                 for generation in generations:
                     self.abort(generation)
                 raise ApiError(str(error), param="prompt") from None
-            generation = Generation(state, index, inbox)
+            text = AnswerText(Detokenizer(self._vocabulary, prompt), read_stops(body))
+            generation = Generation(state, index, inbox, sampling, text, self._stopped)
             self._live[request.id] = generation
             self._idle.clear()
             generations.append(generation)
         self.clock.wake()
         return inbox, generations
+
+    def _stop_after(self, body: ChatBody | CompletionBody, sampling: Sampling) -> int | None:
+        if sampling.draws is not None:
+            return None  # it draws the end-of-sequence token itself
+        return draw_stop(body, self.settings.stop_probability, self._draw_stop)
 
     def _admit(self, prompts: int) -> None:
         if not self.alive:
@@ -239,13 +258,17 @@ class SimulatedWorker:
         self.transfers.ended(generation.state.request.id, reason)
         self.metrics.finished(generation, reason, time.monotonic())
 
-    def abort(self, generation: Generation) -> None:
+    def _stopped(self, generation: Generation) -> None:
+        """Take an answer out of the engine that has come to its end-of-sequence token or to a stop string."""
+        self.abort(generation, FinishReason.STOP)
+
+    def abort(self, generation: Generation, reason: FinishReason = FinishReason.ABORT) -> None:
         """Remove `generation` from the engine at once. This has no effect if it has ended."""
         request_id = generation.state.request.id
         if request_id in self._live:
             self.engine.abort(request_id)
             self.engine.let_go(request_id)  # its last step may have been computed already
-            self._forget(generation, FinishReason.ABORT)
+            self._forget(generation, reason)
 
     def abort_all(self) -> None:
         """End every answer with the reason "abort", as a shutdown or a sleep does."""

@@ -66,6 +66,12 @@ class ChatRenderer:
         return cls(files, _template_text(chat_template))
 
     @property
+    def eos_id(self) -> int | None:
+        """Return the id of the end-of-sequence token; None if the files name none."""
+        name = self._named_tokens.get("eos_token")
+        return self.tokenizer.token_to_id(name) if name else None
+
+    @property
     def reads_clock(self) -> bool:
         """Return whether equal bodies may render differently at different times."""
         return any(template.reads_clock for template in self._templates.values())

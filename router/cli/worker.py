@@ -127,6 +127,10 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
     add("--default-max-tokens", type=_positive, metavar="N", help=tokens)
     stops = "chance to stop after each token, unless a request sets ignore_eos (default: %(default)s)"
     add("--stop-probability", type=_share, metavar="P", help=stops)
+    characters = (
+        "chance of an emoji or a Chinese character, several tokens each, after each token (default: %(default)s)"
+    )
+    add("--character-share", type=_share, metavar="P", help=characters)
     add(
         "--no-prompt-tokens-details",
         dest="prompt_tokens_details",

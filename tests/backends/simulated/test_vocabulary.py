@@ -1,4 +1,3 @@
-import json
 from random import Random
 
 import pytest
@@ -56,12 +55,6 @@ def test_same_seed_same_words():
     tokenizer = shipped()
     one, two, other = (draw_all(Vocabulary(tokenizer, seed), 5, 50) for seed in (1, 1, 2))
     assert one == two != other
-
-
-def test_json_text_is_the_text_inside_a_json_string():
-    vocabulary = Vocabulary(shipped(), 0)
-    for id_ in draw_all(vocabulary, 5, 100):
-        assert json.loads(b'"' + vocabulary.json_text(id_) + b'"') == vocabulary.text(id_)
 
 
 def test_words_that_carry_a_mark_for_their_space():

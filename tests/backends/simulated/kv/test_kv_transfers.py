@@ -73,7 +73,8 @@ async def test_a_prompts_ids_replace_its_text(pair):
 
 @pytest.mark.parametrize("ids", ["1", [1.5], [10**9]])
 async def test_ids_that_are_none_are_refused(pair, ids):
-    answer = await pair[1].post(COMPLETIONS, json={"prompt": "a", "kv_transfer_params": {"prompt_token_ids": ids}})
+    body = {"messages": [{"role": "user", "content": "a"}], "kv_transfer_params": {"prompt_token_ids": ids}}
+    answer = await pair[1].post(CHAT, json=body)
     assert answer.status_code == 400
 
 
