@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def itls_s(self) -> list[float]:
-        return [later - earlier for earlier, later in zip(self.token_s, self.token_s[1:], strict=False)]
+        return list(map(sub, self.token_s[1:], self.token_s))
 
     @property
     def e2el_s(self) -> float:
@@ -67,9 +68,11 @@ class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def values_s(self) -> dict[str, list[float]]:
         """Return the values of each measure; a request that failed has none."""
+        if not self.good:
+            return {}
         single = {name: measure.of(self) for name, measure in MEASURES.items() if measure.of is not None}
         found = {name: [value] for name, value in single.items() if value is not None}
-        return found | {"itl": self.itls_s} if self.good else {}
+        return found | {"itl": self.itls_s}
 
 
 def record(seen: Seen, id_: str, kind: str, turn: int, *, begin_s: float, lag_s: float, waited_s: float) -> Record:
@@ -142,10 +145,9 @@ Goals = Mapping[str, float]
 """Limits in seconds by measure."""
 
 
-def meets(one: Record, goals: Goals) -> bool:
-    """Return whether a request is in the goodput: complete, and within every goal.
+def meets(values_s: Mapping[str, Sequence[float]], goals: Goals) -> bool:
+    """Return whether a complete answer with these values is in the goodput; errors and refusals never are.
 
-    Errors and refusals are misses. TPOT of a single token counts as 0, as in `vllm bench serve`.
+    TPOT of a single token counts as 0, as in `vllm bench serve`.
     """
-    values = one.values_s
-    return one.good and all(max(values.get(name) or [0.0]) <= limit_s for name, limit_s in goals.items())
+    return all(max(values_s.get(name) or (0.0,)) <= limit_s for name, limit_s in goals.items())

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor, nan, sqrt
+from operator import mul
 from random import Random
 
 from loadtest.load.records import MEASURES, Goals, Record, meets
@@ -29,13 +31,18 @@ class Sample:
         self._rng = Random(seed)
 
     def add(self, value: float) -> None:
-        self.count += 1
-        self._sum += value
-        self._squares += value * value
-        if len(self._values) < KEPT:
-            self._values.append(value)
-        elif (place := self._rng.randrange(self.count)) < KEPT:
-            self._values[place] = value
+        self.extend((value,))
+
+    def extend(self, values: Sequence[float]) -> None:
+        self._sum += sum(values)
+        self._squares += sum(map(mul, values, values))
+        place = KEPT - len(self._values)
+        self._values.extend(values[:place])
+        self.count += len(values[:place])
+        for value in values[place:]:
+            self.count += 1
+            if (place := self._rng.randrange(self.count)) < KEPT:
+                self._values[place] = value
 
     @property
     def mean(self) -> float:
@@ -84,15 +91,14 @@ class Tally:
 
     def add(self, one: Record) -> None:
         self.total += 1
-        self.met += meets(one, self.goals)
         self.capped += one.waited_s > 0.0
         if not one.good:
             self.errors[one.error[:120]] += 1
             return
-        for name, values in one.values_s.items():
-            sample = self.samples[name]
-            for value in values:
-                sample.add(value)
+        values_s = one.values_s
+        self.met += meets(values_s, self.goals)
+        for name, values in values_s.items():
+            self.samples[name].extend(values)
         self.prompt_tokens += one.prompt_tokens
         self.completion_tokens += one.completion_tokens
         self.uncounted += not one.counted

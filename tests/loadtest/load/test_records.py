@@ -45,7 +45,7 @@ def test_each_measure_has_its_definition():
 def test_an_answer_of_one_token_has_no_tpot_and_meets_its_goal():
     one = seen(stamps_s=[100.5], completion_tokens=1)
     assert "tpot" not in one.values_s and one.values_s["itl"] == []
-    assert meets(one, {"tpot": 0.001})
+    assert meets(one.values_s, {"tpot": 0.001})
 
 
 def test_tokens_that_nobody_reports_are_the_events_with_text():
@@ -57,7 +57,7 @@ def test_tokens_that_nobody_reports_are_the_events_with_text():
     ("goals", "met"), [({}, True), ({"ttft": 0.51, "tpot": 0.11}, True), ({"ttft": 0.49}, False), ({"itl": 0.2}, False)]
 )
 def test_a_goal_is_met_by_all_values(goals, met):
-    assert meets(seen(), goals) is met
+    assert meets(seen().values_s, goals) is met
 
 
 def test_a_failure_is_a_miss_and_in_no_percentile():
