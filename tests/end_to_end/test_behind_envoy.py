@@ -15,7 +15,7 @@ import pytest
 from loadtest.fleet.embedded import start_picker
 from loadtest.fleet.envoy import FAIL_OPEN, FULL_DUPLEX, start_envoy
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import started, until
+from loadtest.fleet.process import started, until, warmroute
 from tests.support.echo_worker import MODEL
 
 ENVOY = Path(__file__).parents[2] / ".venv-envoy" / "bin" / "envoy"
@@ -126,6 +126,28 @@ def test_a_picker_that_learns_from_all_of_the_answer_breaks_none(workers):
         assert asyncio.run(send_all(url, 2_000, 2_000)) == {"right": 2_000}
         held = [one["in_flight"] for one in httpx.get(f"{admin_url}/admin/v1/workers").json()["workers"]]
         assert held == [0] * WORKERS
+
+
+def test_each_envoy_gets_the_workers_of_the_pool_whose_port_it_asks(workers):
+    first = free_ports(2)
+    halves = {"even": workers[::2], "odd": workers[1::2]}
+    ports = dict(zip(halves, (first, first + 1), strict=True))
+    listed = [{"url": url, "labels": {"pool": name}} for name, urls in halves.items() for url in urls]
+    pools = {name: {"port": port, "workers": {"pool": name}} for name, port in ports.items()}
+    with ExitStack() as stack:
+        flags = ["--set", f"workers={json.dumps(listed)}", "--set", f"picker.pools={json.dumps(pools)}"]
+        words = ["picker", "--host", "127.0.0.1", "--admin-port", "0", "--secure-serving=false", *flags]
+        started(stack, warmroute(*words), "picker").wait_for("admin port")
+        served = {}
+        for name, port in ports.items():
+            _, url = start_envoy(stack, ENVOY, workers, [port])
+            until(lambda url=url: ask(url).status_code == 200, lambda: "no worker is ready", 30.0)
+            served[name] = {ask(url).json()["served_by"] for _ in range(12)}
+    assert served == {name: {url.partition("//")[2] for url in urls} for name, urls in halves.items()}
+
+
+def ask(url):
+    return httpx.post(f"{url}/v1/chat/completions", content=body(0, 100))
 
 
 def test_without_a_ready_worker_the_client_gets_an_error_in_openai_s_shape(workers):
