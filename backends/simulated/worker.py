@@ -17,7 +17,7 @@ from backends.engine.profile import load_profile
 from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from backends.simulated.capacity import read_capacity
 from backends.simulated.decoding.detokenizer import AnswerText, Detokenizer
-from backends.simulated.decoding.sampler import Sampler
+from backends.simulated.decoding.sampler import TokenSampler
 from backends.simulated.decoding.sampling import read_sampling, read_stops
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
@@ -57,7 +57,7 @@ class SimulatedWorker:
         self.prompts = PromptReader(settings.folder, settings.chat_template)
         self._vocabulary = Vocabulary(self.prompts.tokenizer, settings.seed)
         self._eos_id = self.prompts.eos_id
-        self._sampler = Sampler(
+        self._sampler = TokenSampler(
             self._vocabulary,
             settings.seed,
             eos_id=self._eos_id,

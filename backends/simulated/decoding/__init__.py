@@ -1,5 +1,5 @@
 """From ids to the next token, and from tokens to text, as a model and vLLM's detokeniser do it.
 
-`Sampler` draws tokens; `SeededDraws` makes them a function of the ids before them. `AnswerText` holds back incomplete
-characters and what may become a stop string. For `backends.simulated` and `backends.clock`.
+`TokenSampler` draws tokens; `SeededDraws` makes them a function of the ids before them. `AnswerText` holds back
+incomplete characters and what may become a stop string. For `backends.simulated` and `backends.clock`.
 """

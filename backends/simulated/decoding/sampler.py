@@ -12,7 +12,7 @@ from backends.simulated.generation import Sampling
 from backends.simulated.vocabulary import Vocabulary, VocabularyError
 
 
-class Sampler:
+class TokenSampler:
     """Tokens of one model: words, and now and then a character of several tokens.
 
     A seeded answer ends with the end-of-sequence token, drawn with `stop_probability` after each token. Raises
