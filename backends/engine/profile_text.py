@@ -24,7 +24,8 @@ def _lines(profile: Profile) -> Iterator[str]:
     for name in ("prefill", "decode"):
         cost = getattr(profile, name)
         yield f"\n[{name}]"
-        yield from (f"{field.name} = {_cost(getattr(cost, field.name))}" for field in fields(cost))
+        values = {field.name: getattr(cost, field.name) for field in fields(cost)}
+        yield from (f"{key} = {_cost(value)}" for key, value in values.items() if value != ())
     if profile.fingerprint is not None:
         yield from _fingerprint(profile.fingerprint)
 

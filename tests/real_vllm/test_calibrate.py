@@ -1,14 +1,19 @@
 """A profile from requests to vLLM, whose forward pass takes the time of a planted one."""
 
 import asyncio
+import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from backends.engine.profile import load_profile
 from loadtest.calibrate import command
+from loadtest.calibrate.kernels.compose import CPU_GRID
 from tests.loadtest.calibrate.test_on_worker import parsed
 from tests.support.held_out_steps import held_out_errors
 
+ROOT = Path(__file__).parents[2]
 PLANTED = load_profile("llama-3.1-70b-4xh100")
 TIME_SCALE = 2.0
 """The time of vLLM's own code between steps, some ms on a busy machine, is in the measured steps too."""
@@ -25,3 +30,37 @@ async def test_a_planted_profile_is_found(vllm, tmp_path, capsys):
     assert found.max_num_batched_tokens == 8_192 and found.kv_tokens == pytest.approx(PLANTED.kv_tokens, rel=0.01)
     assert (found.fingerprint.dtype, found.fingerprint.tensor_parallel) == ("bfloat16", 1)
     assert "gpu" in found.fingerprint.unknown()
+
+
+TIMED = """
+import json, sys
+from loadtest.calibrate.kernels.compose import CPU_GRID, Ranks, compose
+from loadtest.calibrate.kernels.shape import shape_of
+from loadtest.calibrate.kernels.torch_timer import TorchTimer
+timer = TorchTimer("cpu")
+found = compose(shape_of(json.loads(sys.argv[1])), Ranks(), CPU_GRID, timer.ms, 100_000)
+print(json.dumps([timer.fingerprint().torch, {one.what: one.ms for one in found}]))
+"""
+TINY = {
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 512,
+    "intermediate_size": 1536, "vocab_size": 8000,
+}  # fmt: skip
+LATENT = {
+    "kv_lora_rank": 128, "q_lora_rank": None, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+}  # fmt: skip
+EXPERTS = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("more", [{}, EXPERTS, LATENT], ids=["dense", "experts", "latent"])
+def test_operations_run_and_are_timed_with_torch_on_a_cpu(executable, more):
+    """vLLM's environment has torch. How well the times fit depends on what else the machine does, so only what eight
+    times the work must show is judged."""
+    command = [str(executable.with_name("python")), "-c", TIMED, json.dumps({**TINY, **more})]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    version, times_ms = json.loads(done.stdout)
+    assert version and len(times_ms) == len(CPU_GRID.prompts) + len(CPU_GRID.batches) * len(CPU_GRID.contexts)
+    assert all(0.0 < ms < 60_000.0 for ms in times_ms.values())
+    assert times_ms["512 new tokens"] > 2 * times_ms["64 new tokens"]
+    assert times_ms["16 x 1,024 tokens"] > times_ms["1 x 128 tokens"]
