@@ -65,7 +65,7 @@ class CalibrationPlan:
         yield f"{self.requests()} requests with {self.prompt_tokens():,} prompt tokens in all, of random token ids:"
         yield f"  prompts alone, each length twice: {', '.join(f'{tokens:,}' for tokens in self.prompts)} tokens"
         if self.extension_tokens is None:
-            yield "  no repeated prefix, because the worker caches none"
+            yield "  no repeated prefix"
         else:
             yield f"  the longest again, and with {self.extension_tokens:,} tokens more: its prefix is cached"
         batches = ", ".join(f"{batch.sequences} x {batch.prompt_tokens:,}" for batch in self.batches)
