@@ -82,14 +82,17 @@ class Cell:
 
 
 def digest(cell: Cell) -> str:
-    """Return the digest of everything that a result depends on: settings, code, the rule and the trace's contents.
+    """Return the digest of everything that a result depends on: settings, code, the rule, and the contents of the trace
+    and of a profile in a file.
 
     The load is left out: the rate already says how fast sessions arrive.
     """
     said = asdict(cell)
     del said["load"]
     said["code"] = code_version()
-    said["contents"] = _contents(cell.trace)
+    said["contents"] = "" if cell.trace.startswith(GENERATOR) else _contents(cell.trace)
+    if cell.setting.fleet.profile.endswith(".toml"):
+        said["profile"] = _contents(cell.setting.fleet.profile)
     said["rule"] = _rule(cell.policy)
     return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()[:24]
 
@@ -137,6 +140,6 @@ def _sources(place: Traversable) -> list[Traversable]:
 
 
 @cache
-def _contents(trace: str) -> str:
-    """Return a digest of a trace's file; empty for a generator, whose code is in the code digest."""
-    return "" if trace.startswith(GENERATOR) else hashlib.sha256(Path(trace).read_bytes()).hexdigest()
+def _contents(path: str) -> str:
+    """Return a digest of a file. A generator and a packaged profile have none: their code is in the code digest."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -28,6 +28,17 @@ def test_the_digest_covers_everything_a_cell_depends_on_but_the_name_of_its_load
     assert len({digest(each) for each in cells_}) == len(cells_)
 
 
+def test_a_profile_that_is_measured_again_is_another_digest(cell, tmp_path):
+    path = tmp_path / "mine.toml"
+    one = cell()
+    found = []
+    for text in ("a_ms = 1", "a_ms = 2"):
+        path.write_text(text)
+        cells._contents.cache_clear()
+        found.append(digest(replace(one, setting=replace(one.setting, fleet=Fleet(2, str(path))))))
+    assert found[0] != found[1]
+
+
 def test_other_code_is_another_digest(cell, monkeypatch):
     before = digest(cell())
     monkeypatch.setattr(cells, "code_version", lambda: "other")
