@@ -67,9 +67,17 @@ def running(
 
 @contextmanager
 def behind_envoy(
-    workers: int, policy: str | None, envoy: Path, worker_flags: Sequence[str] = (), picker_flags: Sequence[str] = ()
+    workers: int,
+    policy: str | None,
+    envoy: Path,
+    worker_flags: Sequence[str] = (),
+    picker_flags: Sequence[str] = (),
+    *,
+    learns: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Run embedded workers behind Envoy, with a picker that follows `policy`; without one Envoy takes turns.
+
+    `learns`: the answers pass through the picker, whose setting `picker.learn` is then that of `picker_flags`.
 
     Yield the URL of Envoy and the model that the workers serve.
     """
@@ -82,7 +90,7 @@ def behind_envoy(
             picker, port, admin_url = start_picker(stack, ["--policy", policy, *flags, *picker_flags])
             Running("", admin_url, urls, picker, tuple(process for _, process in found)).wait_until_ready()
             ports.append(port)
-        _, url = start_envoy(stack, envoy, urls, ports)
+        _, url = start_envoy(stack, envoy, urls, ports, learns=learns)
         yield url, str(httpx.get(f"{urls[0]}/v1/models").json()["data"][0]["id"])
 
 
