@@ -5,8 +5,8 @@ A picker that ends its stream after the pick sees no answer. It keeps the load o
 - its predicted end: the wait and the prefill of the decision, then the expected length of the answer. Until lengths and
   speeds are known, `OUTPUT_TOKENS` at `TOKEN_S` each stand for them. A worker that still reports at least as many
   requests as are kept for it is believed: its overdue requests stay, up to `longest_s`;
-- or a report of its worker, if that counts fewer requests than are kept there for longer than `ARRIVES_S`: then those
-  go first that are predicted to end first.
+- or a report of its worker, if that counts fewer requests than are kept there for longer than `ARRIVES_S`, or for
+  longer than `OVERDUE_ARRIVES_S` if some are overdue: then those go first that are predicted to end first.
 
 So the ledger follows the reports, seconds later, and leads them for new requests.
 """
@@ -28,6 +28,8 @@ OUTPUT_TOKENS: Final = 256
 TOKEN_S: Final = 0.02
 ARRIVES_S: Final = 2.0
 """A younger request may still be on its way to its worker."""
+OVERDUE_ARRIVES_S: Final = 0.5
+"""The same, to tell whether an overdue request has ended, which is likely in any case."""
 _FRESH_S: Final = 3.0
 """Age up to which a report is believed; workers are read every second."""
 _SWEEP_S: Final = 0.1
@@ -102,9 +104,13 @@ class PredictedEnds:
         self._reported[candidate] = now_s, running
         if len(numbers) <= running:
             return
-        arrived = [self._kept[number] for number in numbers if self._kept[number].since_s <= now_s - ARRIVES_S]
-        for kept in sorted(arrived)[: max(0, len(arrived) - running)]:
-            self._release(kept.number)
+        kept = sorted(self._kept[number] for number in numbers)
+        overdue = [one for one in kept if one.due_s <= now_s]
+        arrived = sum(one.since_s <= now_s - OVERDUE_ARRIVES_S for one in kept)
+        ended = overdue[: max(0, arrived - running)]
+        old = [one for one in kept[len(ended) :] if one.since_s <= now_s - ARRIVES_S]
+        for one in (*ended, *old[: max(0, len(old) - running)]):
+            self._release(one.number)
 
     def close(self) -> None:
         """Release all requests."""

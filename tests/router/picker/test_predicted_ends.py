@@ -104,6 +104,28 @@ def test_a_request_on_its_way_is_not_missed_in_a_report(ends, clock):
     assert young.released_s is None
 
 
+def test_an_overdue_request_ends_with_the_first_report_that_does_not_count_it(ends, clock):
+    worker = Worker()
+    report(ends, clock, worker, 0)
+    short, long = keep(ends, clock, worker, 0.7, 30.0)
+    clock.pass_to(0.6)
+    report(ends, clock, worker, 2)
+    clock.pass_to(1.6)
+    assert short.released_s is None, "the last report, from before its end, counts it"
+    report(ends, clock, worker, 1)
+    assert (short.released_s, long.released_s) == (1.6, None)
+
+
+def test_a_request_that_has_just_been_placed_does_not_end_an_overdue_one(ends, clock):
+    worker = Worker()
+    (overdue,) = keep(ends, clock, worker, 0.7)
+    report(ends, clock, worker, 1)
+    clock.pass_to(1.5)
+    keep(ends, clock, worker, 30.0)
+    report(ends, clock, worker, 1)
+    assert overdue.released_s is None, "the other one may still be on its way"
+
+
 def test_a_worker_that_reports_them_keeps_overdue_requests_up_to_the_longest_time(ends, clock):
     worker = Worker()
     (kept,) = keep(ends, clock, worker, 1.0)
