@@ -12,9 +12,11 @@ import yaml
 
 from router.cli import serve
 from router.cli.main import build_parser
+from router.cli.options import read_settings
 from router.metrics.catalogue import CATALOGUE
 from router.picker.flags import settings_of
 from router.picker.pools.kubernetes import GROUPS
+from router.picker.settings import picker_config
 from router.security.token import admin_tokens
 from router.settings import load
 
@@ -55,7 +57,18 @@ BARE = {
 }
 VALUES = {"default": {}, "everything": EVERYTHING, "without sidecar": WITHOUT_SIDECAR, "bare": BARE}
 PICKER = {"mode": "picker", "picker": {"pool": {"matchLabels": {"app": "vllm"}}, "route": {"gateway": "inference"}}}
-BOTH_MODES = {**VALUES, "picker": PICKER, "picker with workers": {"mode": "picker", "workers": {"enabled": True}}}
+POOLS = {
+    "chat": {"port": 9002, "matchLabels": {"app": "chat"}, "targetPorts": [8000, 8001], "failureMode": "FailOpen"},
+    "embed.v2": {"port": 9004, "matchLabels": {"app": "embed"}},
+    "theirs": {"port": 9006},
+}
+SEVERAL = {"mode": "picker", "picker": {"pools": POOLS}, "config": {"picker": {"learn": "headers"}}}
+BOTH_MODES = {
+    **VALUES,
+    "picker": PICKER,
+    "several pools": SEVERAL,
+    "picker with workers": {"mode": "picker", "workers": {"enabled": True}},
+}
 OF_OTHERS = ("rules:", "apiVersion:")
 """How the blocks on the page begin that are no values of the chart."""
 PAGE = (ROOT / "docs" / "how-to" / "deploy-with-kubernetes.md").read_text()
@@ -551,6 +564,45 @@ class TestPicker:
         settings = settings_of(build_parser().parse_args(picker["args"]))
         assert settings["picker.health_port"].value == "9003"
 
+    def test_several_pools_have_a_port_and_a_source_each(self, tmp_path):
+        objects = rendered(SEVERAL)
+        made = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "InferencePool"}
+        assert made == {
+            "chat": {
+                "selector": {"matchLabels": {"app": "chat"}},
+                "targetPorts": [{"number": 8000}, {"number": 8001}],
+                "endpointPickerRef": {"name": "warmroute", "port": {"number": 9002}, "failureMode": "FailOpen"},
+            },
+            "embed.v2": {
+                "selector": {"matchLabels": {"app": "embed"}},
+                "targetPorts": [{"number": 8000}],
+                "endpointPickerRef": {"name": "warmroute", "port": {"number": 9004}, "failureMode": "FailClose"},
+            },
+        }
+        found = settings(objects, tmp_path, {})
+        assert {name: (one.port, one.workers) for name, one in found.picker.pools.items()} == {
+            name: (one["port"], {"pool": name}) for name, one in POOLS.items()
+        }
+        assert found.picker.learn == "headers"
+        sources = found.discovery.sources
+        assert {name: (one.kubernetes.pool, one.defaults) for name, one in sources.items()} == {
+            f"pool-{name.replace('.', '-')}": (name, {"label.pool": name}) for name in POOLS
+        }
+
+    def test_several_pools_are_reached_at_their_ports_and_the_picker_takes_these_settings(self, tmp_path):
+        objects = rendered(SEVERAL)
+        ports = [one["port"] for one in POOLS.values()]
+        picker, service = container(one(objects, "Deployment"), "picker"), one(objects, "Service")
+        assert [port["port"] for port in service["spec"]["ports"]] == ports
+        assert [port["containerPort"] for port in picker["ports"] if port["name"].startswith("grpc")] == ports
+        open_ports = one(objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
+        assert [port["port"] for port in open_ports] == [port["name"] for port in service["spec"]["ports"]]
+        file = tmp_path / "warmroute.yaml"
+        file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
+        arguments = build_parser().parse_args(picker["args"])
+        arguments.further_settings, arguments.config = settings_of(arguments), file
+        assert len(picker_config(read_settings(arguments)).picker.pools) == len(POOLS)
+
     def test_it_may_read_pods_and_pools(self):
         rules = one(rendered(PICKER), "Role", "warmroute-discovery")["rules"]
         groups = {resource: rule["apiGroups"] for rule in rules for resource in rule["resources"]}
@@ -569,6 +621,7 @@ class TestPicker:
             ({"mode": "picker", "picker": {"pool": {"create": False}}}, "picker.pool.name"),
             ({**PICKER, "discovery": {"service": "vllm"}}, "picker.pool"),
             ({"mode": "proxy"}, "mode"),
+            ({"mode": "picker", "picker": {"pools": POOLS, "route": {"gateway": "g"}}}, "picker.route"),
         ],
     )
     def test_a_picker_without_workers_is_refused(self, values, reason):

@@ -69,12 +69,38 @@ seccompProfile: {type: RuntimeDefault}
 {{- if $source.api_key }}{{ fail (printf "config.discovery.sources.%s.api_key: a ConfigMap is no place for it; use env" $name) }}{{ end -}}
 {{- end -}}
 {{- $drain := dict "drain_delay_s" .Values.drain.delaySeconds "drain_s" .Values.drain.seconds -}}
-{{- $fixed := dict "port" 8000 "admin_port" 8001 "watch" true "timeouts" $drain -}}
+{{- $fixed := dict "admin_port" 8001 "watch" true "timeouts" $drain -}}
+{{- if include "warmroute.severalPools" . -}}
+{{- $pools := dict -}}
+{{- range $name, $pool := .Values.picker.pools -}}
+{{- $_ := set $pools $name (dict "port" $pool.port "workers" (dict "pool" $name)) -}}
+{{- end -}}
+{{- $_ := set $fixed "picker" (dict "pools" $pools) -}}
+{{- else -}}
+{{- $_ := set $fixed "port" 8000 -}}
+{{- end -}}
 {{- $ours := dict "host" "0.0.0.0" "admin_host" "0.0.0.0" -}}
 {{- with include "warmroute.sources" . | fromYaml -}}
 {{- $_ := set $ours "discovery" (dict "sources" .) -}}
 {{- end -}}
 {{- mergeOverwrite $ours (deepCopy .Values.config) $fixed | toYaml -}}
+{{- end }}
+
+{{- /* Whether the picker has several pools, each at a port of its own. */ -}}
+{{- define "warmroute.severalPools" -}}
+{{- if and (eq .Values.mode "picker") .Values.picker.pools }}yes{{ end -}}
+{{- end }}
+
+{{- /* The ports of the picker by name, as JSON. */ -}}
+{{- define "warmroute.pickerPorts" -}}
+{{- $ports := dict "grpc" 9002 -}}
+{{- if include "warmroute.severalPools" . -}}
+{{- $ports = dict -}}
+{{- range $number, $name := keys .Values.picker.pools | sortAlpha -}}
+{{- $_ := set $ports (printf "grpc-%d" $number) (get $.Values.picker.pools $name).port -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $ports -}}
 {{- end }}
 
 {{- /* The pool of the picker: its name, and the labels and ports of its workers if the chart makes it. */ -}}
@@ -134,9 +160,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- $defaults := default dict .Values.discovery.defaults -}}
 {{- if .Values.workers.enabled }}{{ $defaults = merge (deepCopy $defaults) (dict "kv-events-port" "5557" "kv-replay-port" "5558") }}{{ end -}}
+{{- range $name, $_ := .Values.picker.pools -}}
+{{- $labelled := merge (dict "label.pool" $name) $defaults -}}
+{{- $_ := set $sources (printf "pool-%s" ($name | replace "." "-")) (dict "kubernetes" (dict "pool" $name) "defaults" $labelled) -}}
+{{- else -}}
 {{- $source := dict "kubernetes" (dict "pool" (include "warmroute.poolName" .)) -}}
 {{- if $defaults }}{{ $_ := set $source "defaults" $defaults }}{{ end -}}
 {{- $_ := set $sources "pool" $source -}}
+{{- end -}}
 {{- else -}}
 {{- with .Values.discovery -}}
 {{- $chosen := dict -}}
