@@ -46,6 +46,12 @@ _REASONS: Final[Mapping[ErrorKind, str]] = {
     ErrorKind.SHUTTING_DOWN: "rejected-shutting-down",
 }
 """llm-d's reasons for a request that was dropped."""
+_REASONS_OF_CLASSES: Final[Mapping[str | None, str]] = {
+    "predicted-wait": "rejected-saturated",
+    "queue-full": "rejected-saturated",
+    "waited": "rejected-ttl-expired",
+}
+"""llm-d's names for `router.requests.layers.classes.layer.REFUSALS`."""
 _RETRY_AFTER_S: Final = 1.0
 
 PASS_HEADERS: Final[bytes] = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
@@ -129,7 +135,10 @@ def refusal(error: RequestError, path: str, request_id: bytes) -> bytes:
     retry_after_s = _RETRY_AFTER_S if error.retry_after_s is None and shed else error.retry_after_s
     if retry_after_s is not None:
         headers.append(_header("retry-after", b"%d" % max(1, math.ceil(retry_after_s))))
-    if (reason := _REASONS.get(kind)) is not None:
+    if kind is ErrorKind.WAIT_TOO_LONG:
+        headers += [_header("x-should-retry", b"true"), _header("x-warmroute-refused", (error.reason or "").encode())]
+    reason = _REASONS_OF_CLASSES.get(error.reason) if kind is ErrorKind.WAIT_TOO_LONG else _REASONS.get(kind)
+    if reason is not None:
         headers.append(_header(DROP_REASON, reason.encode()))
     if kind is ErrorKind.INVALID_API_KEY:
         headers.append(_header("www-authenticate", b"Bearer"))

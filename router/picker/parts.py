@@ -19,7 +19,8 @@ from router.requests.body_buffer_limit import BodyBufferLimit
 from router.requests.front import FrontContext
 from router.requests.identify.stage import IdentifyStage
 from router.requests.incoming import IncomingRequest
-from router.requests.layer import Features
+from router.requests.layer import Feature, Features
+from router.requests.layers.classes.layer import RequestClasses
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.route_queue.layer import RouteQueues
 from router.requests.placing import PlacementGate
@@ -65,12 +66,14 @@ class PickerParts:
         )
         self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
         self.running: set[PickInProgress] = self.requests.running
-        self.features = Features([RouteQueues(loop), Limits(core.tickets)], config.routes)
+        self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
+        features: list[Feature] = [RouteQueues(loop), Limits(core.tickets)]
+        self.features = Features(features if self.classes is None else [*features, self.classes], config.routes)
         self.objects = PoolObjects(config.picker)
         self.saturation = Saturation(config, fleet, core)
         self.identifier.models.rewrite = self._rewritten
         self.request_ids = RequestIds()
-        self.preview = Preview(self.identifier, self.callers, self.keys, self.request_ids, loop.time)
+        self.preview = Preview(self.identifier, self.callers, self.keys, self.request_ids, loop.time, self.classes)
         moves = config.handover.connector is not None or config.handover.pulls is not None
         self.gate = PlacementGate(
             core.dispatcher,
@@ -84,6 +87,7 @@ class PickerParts:
             self.features,
             self.identifier.models,
             SidecarPlans(core, loop.time) if moves else None,
+            self.classes,
         )
         self.predicted_ends = PredictedEnds(core.tickets.output_lengths, fleet, loop, config.timeouts.total_s)
 

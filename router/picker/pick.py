@@ -24,7 +24,7 @@ from router.picker.protocol.names import PREFER
 from router.picker.request_headers import Subset, objective_of, pool_of
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint, Usage
-from router.placement.tickets import Held, Queued, Reject, Ticket
+from router.placement.tickets import Held, Queued, Ticket
 from router.requests.incoming import IncomingRequest
 from router.requests.layer import RequestEnd
 from router.requests.placing import Placement, SharedPlacement, Waited
@@ -204,7 +204,8 @@ class Pick:
             layer.decided(placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, took_s)
         if isinstance(placed, Queued) and not placed.at_limit:
             placed = self._nobody(placed) or placed
-        self._leave()
+        if not isinstance(placed, Held) or self._waited is Waited.QUEUE:
+            self._leave()  # a request that is still held keeps its place
         if isinstance(placed, Queued):
             self._waited = Waited.QUEUE
             parts.gate.queue(incoming, self)
@@ -247,19 +248,17 @@ class Pick:
         try:
             now_s = self._parts.time()
             unheld = self._unheld(now_s) if self._waited is Waited.HOLD else None
-            if isinstance(unheld, Ticket):
+            if isinstance(unheld, (Ticket, RequestError)):
                 self._decided(unheld, 0.0)
-            elif isinstance(unheld, Reject):
-                self._decided(unheld.error, 0.0)
             else:
                 self._decided(self._parts.gate.queue_expired(self.incoming, now_s), 0.0)
         except Exception as error:  # a defect ends this request alone
             self._settle(error)
 
-    def _unheld(self, now_s: float) -> Ticket | Held | Queued | Reject:
-        gate, request = self._parts.gate, self.incoming.request
+    def _unheld(self, now_s: float) -> Placement:
+        request = self.incoming.request
         assert request is not None
-        return gate.dispatcher.dispatch(request, now_s, within=gate.within(self.incoming))
+        return self._parts.gate.hold_expired(self.incoming, request, now_s)
 
     def _leave(self) -> None:
         self._parts.gate.leave_queues(self.incoming, self)

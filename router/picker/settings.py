@@ -66,8 +66,6 @@ def _unfit(config: Config) -> Iterator[Finding]:
         yield ("takeover",), problem, "remove it"
     if config.uds is not None:
         yield ("uds",), "a picker listens on a TCP port", "remove it, and write port"
-    if config.classes:
-        yield ("classes",), "the picker has no classes of requests", "remove them, or use warmroute serve"
     if config.picker.health_port in (config.port, config.admin_port) and config.picker.health_port:
         yield (
             ("picker", "health_port"),

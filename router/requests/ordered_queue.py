@@ -26,5 +26,8 @@ class OrderedQueue(Protocol):
     def enter(self, incoming: IncomingRequest, request: WaitingRequest) -> bool:
         """Offer `request` when it is its turn. Return False if `incoming` does not wait here."""
 
+    def overdue(self, incoming: IncomingRequest) -> RequestError | None:
+        """Take out a request whose front waits no longer, and return its error; None if it does not wait here."""
+
     def leave(self, incoming: IncomingRequest) -> None:
         """Free the place of a request that has been placed or has ended."""

@@ -272,6 +272,15 @@ class PlacementGate:
         own_s = None if queue is None else queue.longest_wait_s
         return self.longest_wait_s if own_s is None else own_s
 
+    def hold_expired(self, incoming: IncomingRequest, request: Request, now_s: float) -> Placement:
+        """Place a request for which nobody waits any longer without a hold, or refuse it if its turn has not come."""
+        late = None if self.classes is None else self.classes.overdue(incoming)
+        if late is not None:
+            self.metrics.hold.observe(now_s - incoming.arrived_s)
+            return late
+        placed = self.dispatcher.dispatch(request, now_s, within=self.within(incoming))
+        return placed.error if isinstance(placed, Reject) else placed
+
     def queue_expired(self, incoming: IncomingRequest, now_s: float) -> Ticket | RequestError:
         """Place a request that has waited for room for too long on a fallback's worker.
 

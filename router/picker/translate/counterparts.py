@@ -18,7 +18,9 @@ _OWN_TOKENS = "prompts are rendered and tokenised in the gateway, with the worke
 _OWN_LEDGER = "the gateway counts the load that it has placed, from the decision on"
 _NO_PREDICTOR = "prefill and decode speeds are learned in the gateway; there is no predictor beside it"
 _NO_SLO = "service levels change no decision; `routes[].slo` measures them"
-_NO_PRIORITIES = "requests that wait have no order by priority or flow; `limits.tenants` bounds what each may use"
+_NO_PRIORITIES = (
+    "`classes` order requests that wait, by class and tenant, once they are written; `limits.tenants` bounds the use"
+)
 _SESSIONS = "the rule session_affinity reads X-Session-Id; other rules follow the cached prefix"
 
 COUNTERPARTS: Final[Mapping[str, tuple[Became, str]]] = {

@@ -14,7 +14,7 @@ _DETECTOR: Final = "concurrency-detector"
 _DEFAULT_CONCURRENCY: Final = 100
 _DEFAULT_WAIT_S: Final = 60.0
 _BANDS: Final = ("priorityBands", "defaultPriorityBand", "defaultNegativePriorityBand", "usageLimitPolicyPluginRef")
-_NO_BANDS = "requests that wait have no order by priority or flow"
+_NO_BANDS = "write `classes`: they order requests that wait by objective and tenant; a band does not say its objectives"
 _FOR_LOAD = "requests wait here while no worker is ready; for load they wait in a route with `max_requests`"
 
 

@@ -312,7 +312,6 @@ def test_the_defaults_are_gaies():
         ("processes=2", "one process"),
         ("takeover=/tmp/a", "hands no port over"),
         ("uds=/tmp/a", "TCP port"),
-        ("classes.chat.share=1", "no classes"),
         ("picker.health_port=9002", "is taken"),
         ("workers=http://vllm.example:8000", "IP address"),
     ],

@@ -91,6 +91,12 @@ class RequestClasses(Feature):
         self._admission.leave(incoming, now_s)
         return error
 
+    def overdue(self, incoming: IncomingRequest) -> RequestError | None:
+        if incoming not in self._waiting or incoming.claim is None:
+            return None
+        self.leave(incoming)
+        return self._refused(incoming.claim, "waited", "it has waited for as long as a pick may take", None)
+
     def _refused(self, claim: Claim, reason: str, why: str, retry_after_s: float | None) -> RequestError:
         self._refusals[claim.of.name, reason] += 1
         message = f"class {claim.of.name}: {why}; try again later"
