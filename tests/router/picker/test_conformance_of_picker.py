@@ -186,6 +186,34 @@ async def test_lists_of_endpoints_and_a_client_s_objective():
     assert {result.verdict for result in results} == {Verdict.PASS}, results
 
 
+class ClassesHook(RigHook):
+    """Saturates each worker with a long prompt, behind which the requests of all classes wait."""
+
+    def __init__(self, rig):
+        super().__init__(rig)
+        self.running = []
+
+    def change(self, action, endpoint):
+        super().change(action, endpoint)
+        now_s, dispatcher, tickets = self.rig.system.now_s(), self.rig.core.dispatcher, self.rig.core.tickets
+        if action is HookAction.SATURATE:
+            asked = Request(f"{endpoint} {now_s}", "/v1/completions", "m", None, 200_000, now_s)
+            self.running.append(dispatcher.dispatch(asked, now_s, within={endpoint}))
+        elif action is HookAction.RELEASE and self.running:
+            tickets.cancelled(self.running.pop(), now_s)
+
+
+async def test_with_classes_requests_wait_and_the_urgent_one_goes_first():
+    classes = {"urgent": {"share": 1.0}, "default": {"share": 0.0}}
+    picker = {"learn": "all", "pick_s": 8.0, "objectives": {"batch": -1}}
+    async with picker_rig(POOL, classes=classes, picker=picker, auth={"allow": ("priority",)}) as rig:
+        target = rig.system.ports._addresses[0].partition("://")[2]
+        fixture = Fixture(target, endpoints=POOL, model="m", sheddable="batch", urgent="urgent", patience=PATIENCE)
+        shedding = tuple(f"F{number}" for number in range(55, 63))
+        results = await run_conformance(fixture, ClassesHook(rig), shedding)
+    assert {result.verdict for result in results} == {Verdict.PASS}, [(one.id, one.detail) for one in results]
+
+
 def occupy(rig, count):
     """Let streams run on the workers that take whole requests."""
     now_s = rig.system.now_s()
