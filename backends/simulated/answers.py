@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
-from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
+from backends.simulated.generation import ClientGone, Delivery, EngineDied, Generation, Inbox
 from backends.simulated.kv.kv_transfers import FailedLoad
 from backends.simulated.prompts import UnknownToken
 from backends.simulated.request import (
@@ -244,11 +244,24 @@ class AnswerApp(AnswerPath):
         frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
         params = call.body.kv_transfer_params
         stream = Stream(frames, call.prompts, lambda state: self._worker.transfers.offered(state, params))
-        async with self._watched(call, receive):
-            while stream.ended < len(call.generations):
-                parts = [frame for delivery in await call.inbox.take() for frame in stream.frames(*delivery)]
-                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
-        await send({"type": "http.response.body", "body": self._tail(call, stream, frames), "more_body": False})
+        try:
+            async with self._watched(call, receive):
+                while stream.ended < len(call.generations):
+                    await self._pass_on(await call.inbox.take(), stream, send)
+            tail = self._tail(call, stream, frames)
+        except EngineDied as error:
+            tail = b"data: " + error.body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": tail, "more_body": False})
+
+    async def _pass_on(self, deliveries: list[Delivery], stream: Stream, send: Send) -> None:
+        death = self._worker.death
+        spared, dies = death.spared(deliveries)
+        parts = [frame for delivery in spared for frame in stream.frames(*delivery)]
+        if dies and not spared:
+            parts = stream.opening(deliveries[0][0])
+        await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
+        if dies:
+            death.struck()
 
     def _tail(self, call: EngineCall, stream: Stream, frames: Frames) -> bytes:
         options = call.body.stream_options
@@ -301,11 +314,16 @@ class DialectApp(AnswerPath):
         introduction = dialect.introduction(call.head)
         if introduction:
             await send({"type": "http.response.body", "body": introduction, "more_body": True})
-        async with self._watched(call, receive):
-            while generation.finish_reason is None:
-                parts = [self._told(call, delivery) for delivery in await call.inbox.take()]
-                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
-        closing = dialect.closing(call.head, generation, _cached_tokens(call, generation))
+        try:
+            async with self._watched(call, receive):
+                while generation.finish_reason is None:
+                    parts = [self._told(call, delivery) for delivery in await call.inbox.take()]
+                    await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
+            closing = dialect.closing(call.head, generation, _cached_tokens(call, generation))
+        except EngineDied as error:
+            closing = dialect.failed(error)
+            if not closing:
+                return  # the server cuts an answer without an end
         await send({"type": "http.response.body", "body": closing, "more_body": False})
 
     def _told(self, call: EngineCall, delivery: Delivery) -> bytes:

@@ -19,6 +19,8 @@ from backends.simulated.prompts import PromptReader
 from backends.simulated.request import ChatBody, read_body
 
 _encode = msgspec.json.encode
+_STOP_REASONS: dict[FinishReason | None, str] = {FinishReason.LENGTH: "max_tokens", FinishReason.STOP: "end_turn"}
+"""None for an aborted answer, as in vLLM, which calls its response "completed" as well."""
 _SHARED = ("model", "stream", "cache_salt", "vllm_xargs", "kv_transfer_params")
 """Fields that both APIs share with chats."""
 
@@ -66,6 +68,10 @@ class MessagesDialect:
     def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
         stop = _event("message_delta", delta=_stop(generation), usage=self._usage(generation, cached_tokens))
         return _event("content_block_stop", index=0) + stop + _event("message_stop")
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream whose engine died."""
+        return _event("error", error={"type": "internal_error", "message": error.message})
 
     def _message(self, head: AnswerHead, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": head.id, "type": "message", "role": "assistant", "content": content, "model": head.model}
@@ -130,6 +136,10 @@ class ResponsesDialect:
         done = _event("response.output_item.done", output_index=0, item=self._item(head, generation))
         return done + _event(f"response.{response['status']}", response=response)
 
+    def failed(self, error: ApiError) -> bytes:
+        """Return nothing: vLLM cuts the stream of an engine that died."""
+        return b""
+
     def _response(self, head: AnswerHead, generation: Generation | None, cached_tokens: int = 0) -> dict[str, Any]:
         status = _status(generation)
         return {
@@ -167,8 +177,7 @@ class ResponsesDialect:
 
 
 def _stop(generation: Generation) -> dict[str, Any]:
-    reason = "max_tokens" if generation.finish_reason is FinishReason.LENGTH else "end_turn"
-    return {"stop_reason": reason, "stop_sequence": None}
+    return {"stop_reason": _STOP_REASONS.get(generation.finish_reason), "stop_sequence": None}
 
 
 def _status(generation: Generation | None) -> str:

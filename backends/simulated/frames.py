@@ -146,13 +146,14 @@ class Stream:
         if generation.finish_reason is not None:
             return []
         opens = not generation.token_ids
-        out = self._opening(generation) if opens else []
+        out = self.opening(generation) if opens else []
         shown = generation.take(token_id, reason)
         if generation.finish_reason is None and not opens:
             return [self._frames.token(generation.index, shown, token_id)]
         return [*out, self._spelled(generation, shown, token_id, opens=opens)]
 
-    def _opening(self, generation: Generation) -> list[bytes]:
+    def opening(self, generation: Generation) -> list[bytes]:
+        """Return what comes before the first token of an answer."""
         self.first = self.first or generation
         return self._frames.role(generation, self._prompts[generation.index])
 

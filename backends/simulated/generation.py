@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.decoding.detokenizer import AnswerText
 from backends.simulated.decoding.draws import SeededDraws
+from backends.simulated.errors import ApiError
 
 NO_TOKEN = -1
 
 
 class ClientGone(Exception):
     """The client closed its connection."""
+
+
+class EngineDied(ApiError):
+    """The engine ended in the middle of an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The server had an error while processing your request.", status=HTTPStatus.INTERNAL_SERVER_ERROR
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ class Inbox:
         self._pending: list[Delivery] = []
         self._waiter: asyncio.Future[None] | None = None
         self._gone = False
+        self._died = False
 
     def put(self, delivery: Delivery) -> None:
         self._pending.append(delivery)
@@ -89,16 +101,22 @@ class Inbox:
         self._gone = True
         self._wake()
 
+    def engine_died(self) -> None:
+        self._died = True
+        self._wake()
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def take(self) -> list[Delivery]:
-        """Return everything since the last call, at least one token; raises `ClientGone`."""
-        if not self._pending and not self._gone:
+        """Return everything since the last call, at least one token; raises `ClientGone` or `EngineDied`."""
+        if not self._pending and not self._gone and not self._died:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._gone:
             raise ClientGone
+        if self._died:
+            raise EngineDied
         taken, self._pending = self._pending, []
         return taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class PromptReader:
         shipped = chat_template is None and folder == shipped_model_dir()
         self._renderer = _shipped() if shipped else ChatRenderer.load(folder, chat_template)
         self.tokenizer = self._renderer.tokenizer
+        self.closed = False
+        """Whether texts are refused, because the thread pool that tokenises them has been shut down."""
         self.eos_id = self._renderer.eos_id
         self._vocabulary_size: int = self.tokenizer.get_vocab_size()
 
@@ -62,7 +65,9 @@ class PromptReader:
         return await self.text(text, add_special_tokens, param)
 
     async def text(self, text: str, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """Return the ids of plain text; raises `ApiError` 400."""
+        """Return the ids of plain text; raises `ApiError` 400, or 500 if it is `closed`."""
+        if self.closed:
+            raise ApiError("cannot schedule new futures after shutdown", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
             if len(text) < _OFF_LOOP_CHARS:
                 return self._renderer.encode(text, add_special_tokens)

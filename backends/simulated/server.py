@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backends.simulated.answers import AnswerApp, DialectApp
+from backends.simulated.deaths import DeathBody
 from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
@@ -80,6 +81,8 @@ def build_app(worker: SimulatedWorker) -> Starlette:
             Route("/v1/load_lora_adapter", paths.load_lora_adapter, methods=["POST"]),
             Route("/v1/unload_lora_adapter", paths.unload_lora_adapter, methods=["POST"]),
         ]
+    if worker.settings.deaths:
+        routes.append(Route("/death", paths.death, methods=["POST"]))
     if worker.settings.openai_only:
         routes = openai
     handlers: dict[Any, Any] = {
@@ -226,6 +229,10 @@ class _Paths:
 
     async def is_paused(self, _request: Request) -> Response:
         return JSONResponse({"is_paused": self._worker.pause_mode is not None})
+
+    async def death(self, request: Request) -> Response:
+        self._worker.death.plan(read_body(DeathBody, await _json_object(request)))
+        return Response()
 
     async def load_lora_adapter(self, request: Request) -> Response:
         body = read_body(LoadAdapterBody, await _json_object(request))

@@ -8,11 +8,14 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import uvicorn
 
+from backends.simulated.deaths import WorkerDeath
 from backends.simulated.server import build_app
 from backends.simulated.settings import BoundWorker, WorkerSettings
 from backends.simulated.worker import SimulatedWorker
@@ -24,6 +27,11 @@ _BACKLOG = 2048
 _KEEP_ALIVE_S = 5
 _SHUTDOWN_S = 1
 _TICK_S = 0.1
+_EXIT_S = 0.1
+"""Between the death of vLLM's engine and the end of its server."""
+_READ_S = 0.1
+"""For peers to read what was sent: a reset destroys what they have not read."""
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class _WorkerServer(uvicorn.Server):
@@ -59,6 +67,9 @@ class RunningWorker:
     worker: SimulatedWorker
     _server: _WorkerServer
     _serve: asyncio.Task[None]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has died by `die`, or has shut down."""
+    _dying: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -74,15 +85,61 @@ class RunningWorker:
         await self.worker.aclose()
         await self._serve
 
-    async def kill(self) -> None:
+    async def kill(self, *, reset: bool = False) -> None:
         """Die as if by SIGKILL: every connection is cut at once, and the ports are free again."""
-        for server in self._server.servers:
-            server.close()
+        self._close_listeners()
         for connection in list(self._server.server_state.connections):
             if (transport := getattr(connection, "transport", None)) is not None:
+                if reset:
+                    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                 transport.abort()
         self._server.force_exit = True
         await self.stop()
+
+    def die(self, way: WorkerDeath) -> None:
+        """Begin to die in one of vLLM's ways; `gone` is set at the end."""
+        if self._dying is None:
+            self.worker.fall_silent()
+            self._dying = asyncio.get_running_loop().create_task(self._die(way))
+
+    async def _die(self, way: WorkerDeath) -> None:
+        match way:
+            case WorkerDeath.RESET:
+                await asyncio.sleep(_READ_S)
+                await self.kill(reset=True)
+            case WorkerDeath.END:
+                await self.kill()
+            case WorkerDeath.ERROR:
+                self.worker.die()
+                await asyncio.sleep(_EXIT_S)
+                await self.stop()
+            case WorkerDeath.ABORT:
+                await self.stop()
+            case WorkerDeath.SILENCE:
+                self._close_listeners()
+                await self._connections_closed()
+        self.gone.set()
+
+    async def shut_down(self) -> None:
+        """End as vLLM does at SIGTERM, by the worker's settings."""
+        settings = self.worker.settings
+        if settings.shutdown_timeout_s:
+            self.worker.stop_reading()
+            await self.worker.until_idle(settings.shutdown_timeout_s)
+        silent = settings.silent_shutdown or (settings.shutdown_timeout_s and not self.worker.idle)
+        self.die(WorkerDeath.SILENCE if silent else WorkerDeath.ABORT)
+        await self.gone.wait()
+
+    def _close_listeners(self) -> None:
+        for server in self._server.servers:
+            server.close()
+
+    async def _connections_closed(self) -> None:
+        connections = self._server.server_state.connections
+        for connection in list(connections):
+            connection.shutdown()  # closes those without a request
+        while connections:  # noqa: ASYNC110 (uvicorn has no event for it)
+            await asyncio.sleep(_TICK_S)
 
 
 def _listen(settings: WorkerSettings) -> socket.socket:
@@ -129,7 +186,9 @@ async def start(settings: WorkerSettings) -> RunningWorker:
     await server.serves.wait()
     endpoint, replay_endpoint = worker.event_endpoints or (None, None)
     bound = BoundWorker(settings.host, listener.getsockname()[1], endpoint, replay_endpoint)
-    return RunningWorker(bound, worker, server, serve)
+    running = RunningWorker(bound, worker, server, serve)
+    worker.death.strike = running.die
+    return running
 
 
 @contextlib.asynccontextmanager
@@ -147,6 +206,15 @@ async def serving(settings: WorkerSettings | None = None) -> AsyncIterator[Runni
         yield running
     finally:
         await running.stop()
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def run(settings: WorkerSettings, ready: Callable[[BoundWorker], None]) -> None:
@@ -167,7 +235,8 @@ async def run(settings: WorkerSettings, ready: Callable[[BoundWorker], None]) ->
                 loop.add_signal_handler(number, _log.warning, "%s means nothing here; going on", number.name)
         try:
             ready(running.bound)
-            await stopped.wait()
+            await _first_of(stopped.wait(), running.gone.wait())
+            await running.shut_down()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)

@@ -67,6 +67,12 @@ class WorkerSettings:
     dev_mode: bool = False
     """Serve /sleep, /wake_up, /is_sleeping, /pause, /resume, /is_paused and /reset_prefix_cache (vLLM:
     VLLM_SERVER_DEV_MODE=1)."""
+    shutdown_timeout_s: float = 0.0
+    """How long running requests go on after SIGTERM (vLLM: --shutdown-timeout). What is left then falls silent."""
+    silent_shutdown: bool = False
+    """Fall silent at SIGTERM, instead of aborting requests: vLLM does either, when it has no shutdown timeout."""
+    deaths: bool = False
+    """Serve POST /death, which ends the worker in one of vLLM's ways, at once or at a token of a stream."""
     runtime_lora: bool = False
     """Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM: VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -16,6 +17,7 @@ from backends.engine.engine import Engine, StepResult
 from backends.engine.profile import load_profile
 from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from backends.simulated.capacity import read_capacity
+from backends.simulated.deaths import PlannedDeath
 from backends.simulated.decoding.detokenizer import AnswerText, Detokenizer
 from backends.simulated.decoding.sampler import TokenSampler
 from backends.simulated.decoding.sampling import read_sampling, read_stops
@@ -71,6 +73,9 @@ class SimulatedWorker:
         """Path of each LoRA adapter by its name; empty for those of the settings."""
         self.server_load = 0
         self.event_endpoints: tuple[str, str] | None = None
+        self.death = PlannedDeath()
+        self._silent = False
+        self._closed = False
         self._draw_stop = Random(settings.seed + 1).random
         self._numbers = itertools.count()
         self._live: dict[str, Generation] = {}
@@ -136,20 +141,42 @@ class SimulatedWorker:
     def _clock_stopped(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the simulated engine died", exc_info=error)
-            self.abort_all()
+            self._fail_all()
 
     def die(self) -> None:
         """End the engine, as vLLM's ends after an exception. The server goes on and answers 500."""
         if self._clock_task is not None:
             self._clock_task.cancel()
-        self.abort_all()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        for generation in list(self._live.values()):
+            self.abort(generation)
+            generation.inbox.engine_died()
+
+    @property
+    def idle(self) -> bool:
+        return not self._live
+
+    async def until_idle(self, limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+
+    def fall_silent(self) -> None:
+        """Generate and deliver nothing more. Connections stay as they are."""
+        self.clock.freeze()
+        self._silent = True
 
     @property
     def alive(self) -> bool:
         return self._clock_task is not None and not self._clock_task.done()
 
     async def aclose(self) -> None:
+        """Idempotent."""
         self.abort_all()
+        if self._closed:
+            return
+        self._closed = True
         await self.transfers.aclose()
         if self.peer_tier is not None:
             await self.peer_tier.aclose()
@@ -213,6 +240,9 @@ class SimulatedWorker:
             self._live[request.id] = generation
             self._idle.clear()
             generations.append(generation)
+        if self.prompts.closed:
+            for generation in generations:
+                self._give_up(generation)
         self.clock.wake()
         return inbox, generations
 
@@ -234,6 +264,8 @@ class SimulatedWorker:
             raise unavailable(f"Too many requests: {len(self._live)} are in flight, the limit is {limit}.")
 
     def _on_step(self, result: StepResult, now_s: float) -> None:
+        if self._silent:
+            return
         if result.events:
             below = () if self.peer_tier is None else self.peer_tier.host.copy(result.events)
             if self.publisher is not None:
@@ -273,8 +305,18 @@ class SimulatedWorker:
     def abort_all(self) -> None:
         """End every answer with the reason "abort", as a shutdown or a sleep does."""
         for generation in list(self._live.values()):
-            self.abort(generation)
-            generation.inbox.put((generation, NO_TOKEN, FinishReason.ABORT))
+            self._give_up(generation)
+
+    def _give_up(self, generation: Generation) -> None:
+        self.abort(generation)
+        generation.inbox.put((generation, NO_TOKEN, FinishReason.ABORT))
+
+    def stop_reading(self) -> None:
+        """Begin a shutdown with a time to end requests. Running ones go on, and `/health` says 200.
+
+        New texts are refused with 500. New prompts of ids are let in, and aborted at once.
+        """
+        self.prompts.closed = True
 
     def sleep(self, level: int) -> None:
         """Refuse work until `wake_up`; at level 1 and above the cache is lost."""

@@ -99,6 +99,10 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
         help="answer with X-Request-Id",
     )
     add("--dev-mode", action="store_true", help="serve /sleep, /pause, /reset_prefix_cache and so on")
+    add("--deaths", action="store_true", help="serve POST /death: die in one of vLLM's ways, at a token of a stream")
+    drain = "after SIGTERM, let requests go on for so long, then fall silent, as vLLM does (default: abort them)"
+    add("--shutdown-timeout", dest="shutdown_timeout_s", type=_not_negative, metavar="SECONDS", help=drain)
+    add("--silent-shutdown", action="store_true", help="fall silent at SIGTERM, as vLLM does sometimes")
     add("--runtime-lora", action="store_true", help="serve /v1/load_lora_adapter and its inverse")
 
 
