@@ -9,6 +9,7 @@ from random import Random
 from tokenizers import Tokenizer
 
 from backends.clock.batches import KnownRequest, allowed_tokens
+from backends.simulated.decoding.sampler import TokenSampler
 from backends.simulated.vocabulary import Vocabulary
 
 # Random JSON would hardly ever end. Under a grammar, half of the draws close an open bracket or string, if allowed.
@@ -21,12 +22,27 @@ class NoTokenizer(ValueError):
 
 
 class Answers:
-    """Draw tokens by seed. A token of `stop_ids` ends an answer. It is drawn with `stop_probability` after each token
-    and, under a grammar, as soon as the grammar allows it.
+    """Draw tokens by seed, or, at temperature 0 and for requests with a seed, by nothing but the ids before them.
+
+    A token of `stop_ids` ends an answer. It is drawn with `stop_probability` after each token and, under a grammar, as
+    soon as the grammar allows it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, stop_ids: Sequence[int], stop_probability: float) -> None:
-        self._vocabulary = Vocabulary(tokenizer, seed)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seed: int,
+        stop_ids: Sequence[int],
+        stop_probability: float,
+        character_share: float = 0.0,
+    ) -> None:
+        self._sampler = TokenSampler(
+            Vocabulary(tokenizer, seed),
+            seed,
+            eos_id=stop_ids[0] if stop_ids else None,
+            stop_probability=stop_probability,
+            character_share=character_share,
+        )
         self._random = Random(f"stops {seed}").random
         self._stop_ids = tuple(stop_ids)
         self._stop_probability = stop_probability if self._stop_ids else 0.0
@@ -36,14 +52,16 @@ class Answers:
 
     def draw(self, known: KnownRequest, bitmask_row: Sequence[int] | None = None) -> int:
         token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
-        known.last_token = token
-        known.answered = True
+        known.add(token)
         return token
 
     def _free(self, known: KnownRequest) -> int:
+        tokens = (*known.before, known.last_token)
+        if known.draws is not None:
+            return self._sampler.seeded(tokens, known.draws.draw(), ends=True)
         if self._stop_probability and self._random() < self._stop_probability:
             return self._stop_ids[0]
-        return self._vocabulary.draw(known.last_token, first=not known.answered)
+        return self._sampler.random(tokens, first=not known.answered)
 
     def _constrained(self, known: KnownRequest, bitmask_row: Sequence[int]) -> int:
         allowed = allowed_tokens(bitmask_row)

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backends.simulated.decoding.draws import SeededDraws, seeded_draws
+
 EMPTY: tuple[int, ...] = ()
+_LONGEST_CHARACTER = 4
 
 
 @dataclass(slots=True)
 class KnownRequest:
     """A request that the worker has seen. `prompt_tokens` is the length of its prompt, and `last_token` its latest
-    token.
+    token, after the few that are `before` it. `draws` is None if its tokens are random.
     """
 
     prompt_tokens: int
     last_token: int
     answered: bool = False
+    draws: SeededDraws | None = None
+    before: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, tokens: Sequence[int], prompt_tokens: int, sampling: Any) -> KnownRequest:
+        """Return a request with these tokens so far; `sampling` are vLLM's ``SamplingParams``."""
+        draws = seeded_draws(getattr(sampling, "temperature", None), getattr(sampling, "seed", None))
+        known = cls(prompt_tokens, 0, len(tokens) > prompt_tokens, draws)
+        known.restart(tokens)
+        return known
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        """Go on from other tokens: vLLM may discard the last ones of a request that lost its blocks."""
+        self.last_token = tokens[-1] if tokens else 0
+        self.before = tuple(tokens[-_LONGEST_CHARACTER:-1])
+        if self.draws is not None:
+            self.draws = self.draws.afresh()
+            self.draws.extend(array("I", tokens))
+
+    def add(self, token: int) -> None:
+        self.before = (*self.before, self.last_token)[1 - _LONGEST_CHARACTER :]
+        self.last_token = token
+        self.answered = True
+        if self.draws is not None:
+            self.draws.extend(array("I", (token,)))
 
 
 @dataclass(slots=True)
@@ -52,11 +81,11 @@ class Batches:
             prompt = new.prompt_token_ids or EMPTY
             # vLLM's second model runner sends a request that lost its blocks as a new one, with its answer so far.
             tokens = getattr(new, "prefill_token_ids", None) or prompt
-            self._requests[new.req_id] = KnownRequest(
-                len(prompt), tokens[-1] if tokens else 0, len(tokens) > len(prompt)
-            )
+            self._requests[new.req_id] = KnownRequest.read(tokens, len(prompt), getattr(new, "sampling_params", None))
             self._add(step, new.req_id, counts[new.req_id], new.num_computed_tokens, len(tokens))
         cached = scheduled.scheduled_cached_reqs
+        for request_id in getattr(cached, "resumed_req_ids", ()):
+            self._requests[request_id].restart(cached.all_token_ids.get(request_id, EMPTY))
         for request_id, computed, outputs in zip(
             cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
         ):

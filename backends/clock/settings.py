@@ -23,7 +23,8 @@ class ClockSettings:
     `profile` names the step times (`backends/engine/profiles`). `kv_gib` is the modelled KV cache, in GiB of the served
     model's own KV layout; None: the profile's tokens. `time_scale` stretches every wait (0 = no waiting), `speed`
     divides the modelled step time, and `jitter` spreads it. `stop_probability` is the chance that the model ends its
-    answer after any one token, for requests without ``ignore_eos``.
+    answer after any one token, for requests without ``ignore_eos``; `character_share` is the chance that it goes on
+    with an emoji or a Chinese character of several tokens.
     """
 
     profile: str = "llama-3.1-8b-h100"
@@ -33,6 +34,7 @@ class ClockSettings:
     jitter: float = 0.0
     stop_probability: float = 0.0
     seed: int = 0
+    character_share: float = 0.0
 
     def environment(self) -> dict[str, str]:
         values = {name: getattr(self, name) for name in _READERS if getattr(self, name) is not None}
@@ -99,5 +101,6 @@ _READERS: dict[str, Callable[[str], object]] = {
     "speed": _number(lambda value: 0 < value < _INFINITE, "a number above 0"),
     "jitter": _number(lambda value: 0 <= value < 1, "a share of at least 0 and below 1"),
     "stop_probability": _number(lambda value: 0 <= value <= 1, "a share from 0 to 1"),
+    "character_share": _number(lambda value: 0 <= value <= 1, "a share from 0 to 1"),
     "seed": _seed,
 }

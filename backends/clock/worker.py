@@ -63,7 +63,10 @@ class ClockWorker(worker_base.WorkerBase):
     def init_device(self) -> None:
         """Read the tokenizer for the answers."""
         tokenizer = read_tokenizer(self.model_config.tokenizer)
-        self._answers = Answers(tokenizer, self._seed, self._stop_ids(), self._settings.stop_probability)
+        settings = self._settings
+        self._answers = Answers(
+            tokenizer, self._seed, self._stop_ids(), settings.stop_probability, settings.character_share
+        )
 
     def _stop_ids(self) -> list[int]:
         stop = getattr(self.model_config.hf_text_config, "eos_token_id", None)

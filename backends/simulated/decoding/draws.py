@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass
 
 _MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 _SHARE_BITS = 20
 
 
@@ -28,10 +29,14 @@ class SeededDraws:
     __slots__ = ("_digest", "_seed", "tokens")
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed * 0x9E3779B97F4A7C15
+        self._seed = seed
         self._digest = 0
         self.tokens = 0
         """Length of the prompt and the answer so far."""
+
+    def afresh(self) -> SeededDraws:
+        """Return the draws of the same request before its first token."""
+        return SeededDraws(self._seed)
 
     def extend(self, ids: array[int]) -> None:
         """Add the next ids; type code "I"."""
@@ -39,7 +44,7 @@ class SeededDraws:
         self.tokens += len(ids)
 
     def draw(self) -> Draw:
-        number = _mixed((self._digest << 32 | self.tokens) ^ self._seed)
+        number = _mixed((self._digest << 32 | self.tokens) ^ self._seed * _GOLDEN)
         return split_number(number)
 
 

@@ -35,20 +35,21 @@ class TokenSampler:
         self._character_share = character_share
         self._stop_probability = stop_probability if eos_id is not None else 0.0
         self._eos_id = eos_id
-        self._random = Random(f"characters {seed}")
+        self._characters_random = Random(f"characters {seed}")
 
     def next(self, state: EngineRequestState, sampling: Sampling | None) -> int:
         tokens = state.tokens
         if sampling is None or sampling.draws is None:
-            return self._random_token(tokens, first=state.output_tokens == 0)
+            return self.random(tokens, first=state.output_tokens == 0)
         draws = sampling.draws
         draws.extend(tokens[draws.tokens :])
         ends = sampling.eos_id is not None and state.output_tokens >= sampling.min_tokens
         return self.seeded(tokens, draws.draw(), ends=ends)
 
-    def _random_token(self, tokens: Sequence[int], *, first: bool) -> int:
+    def random(self, tokens: Sequence[int], *, first: bool) -> int:
+        """Return a random token behind `tokens`; the `first` of an answer may start a line."""
         if self._characters is not None:
-            draw = split_number(self._random.getrandbits(64))
+            draw = split_number(self._characters_random.getrandbits(64))
             if (piece := self._character(self._characters, tokens, draw)) is not None:
                 return piece
         return self._vocabulary.draw(tokens[-1], first=first)

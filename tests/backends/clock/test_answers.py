@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from backends.clock.answers import Answers, NoTokenizer, read_tokenizer
@@ -64,3 +66,34 @@ def test_a_grammar_that_allows_blanks_prefers_another_token(tokenizer):
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(NoTokenizer, match=r"not a local folder with a tokenizer.json.*weights are not needed"):
         read_tokenizer(str(tmp_path))
+
+
+SEEDED = [SimpleNamespace(temperature=0.0, seed=None), SimpleNamespace(temperature=1.0, seed=7)]
+
+
+def told(answers, known, count):
+    return [answers.draw(known) for _ in range(count)]
+
+
+@pytest.mark.parametrize("sampling", SEEDED, ids=["greedy", "seeded"])
+def test_seeded_tokens_depend_on_the_ids_before_them_alone(tokenizer, sampling):
+    one, two = (Answers(tokenizer, seed, [EOS], 0.1, 0.2) for seed in (1, 2))
+    prompt = tokenizer.encode("What is a list?", add_special_tokens=False).ids
+    whole = told(one, KnownRequest.read(prompt, len(prompt), sampling), 60)
+    assert not tokenizer.decode(whole).isascii() and "\ufffd" not in tokenizer.decode(whole)[:-1]
+    for cut in range(60):
+        carried = prompt + whole[:cut]
+        assert told(two, KnownRequest.read(carried, len(carried), sampling), 60 - cut) == whole[cut:]
+    lost = KnownRequest.read(prompt, len(prompt), sampling)
+    told(one, lost, 30)
+    lost.restart(prompt + whole[:20])
+    assert told(one, lost, 10) == whole[20:30]
+
+
+def test_other_prompts_and_seeds_answer_otherwise(tokenizer):
+    answers = Answers(tokenizer, 1, [EOS], 0.0)
+    prompts = ([5, 6, 7, 8], [6, 5, 7, 8], [4, 5, 6, 7, 8])
+    answered = {tuple(told(answers, KnownRequest.read(prompt, 3, SEEDED[0]), 9)) for prompt in prompts}
+    answered.add(tuple(told(answers, KnownRequest.read(prompts[0], 3, SEEDED[1]), 9)))
+    answered.add(tuple(told(answers, KnownRequest.read(prompts[0], 3, None), 9)))
+    assert len(answered) == 5

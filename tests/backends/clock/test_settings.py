@@ -18,7 +18,7 @@ def test_the_switch_activates_the_platform(monkeypatch):
 
 
 def test_settings_survive_the_environment():
-    settings = ClockSettings("llama-3.1-8b-a100", 0.0625, 3.0, 2.0, 0.1, 0.004, 7)
+    settings = ClockSettings("llama-3.1-8b-a100", 0.0625, 3.0, 2.0, 0.1, 0.004, 7, 0.2)
     assert read_settings(settings.environment()) == settings
     assert read_settings(ClockSettings().environment()) == ClockSettings()
     assert ClockSettings().environment()["WARMROUTE_CLOCK"] == "1"
