@@ -20,6 +20,7 @@ HOPS = {
     "the request is written to the worker": {"outgoing", "worker_lines", "takes_back"},
     "the answer begins": {"response_lines"},
     "bytes are relayed": {"carried"},
+    "the worker dies": {"resumption"},
     "the answer is complete": {"answered"},
     "the request has ended": {"ended"},
 }

@@ -48,6 +48,7 @@ EFFECT_TEXT: Final = {
     Effect.SEND: "send the request to the attempt's worker",
     Effect.CANCEL: "abort the attempt and release its load as cancelled",
     Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
+    Effect.RESUME: "let the answer go on: ask the dispatcher for a worker that gets it as prompt",
     Effect.FAIL: "release the attempt's load as failed",
     Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
     Effect.FINISH_LEG: "release the attempt's load as finished, and keep its answer for the next leg",
@@ -65,6 +66,7 @@ GUARD_TEXT: Final = {
     Guard.ALWAYS: "",
     Guard.EARLIER_LEG: "not the plan's last leg",
     Guard.COMMENTED: "comments were written",
+    Guard.RESUMES: "the answer can go on elsewhere",
 }
 
 STATE_HEADS = ("state", "meaning")

@@ -103,7 +103,9 @@ class Assembly:
         fleet.on_evidence.append(self._note_reads)
         self.service_levels = ServiceLevels(config)
         self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
-        self.features = features(config, core.tickets, fleet, loop, context.relearn, context.traces, self.classes)
+        self.features = features(
+            config, core.tickets, fleet, loop, context.relearn, context.traces, self.classes, metrics
+        )
         self.handovers = (
             Handovers(config.handover, core, fleet, loop, metrics, timeouts.connect_s)
             if config.handover.connector

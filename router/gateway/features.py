@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from router.config.model import Config
+from router.gateway.layers.migration.layer import Migration
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
 from router.gateway.layers.usage.layer import UsageObservation
 from router.placement.fleet.fleet import Fleet
 from router.placement.ticket_life import Tickets
-from router.requests.layer import Feature, Features, RouteFeature
+from router.requests.layer import Feature, Features
 from router.requests.layers.classes.layer import RequestClasses
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.relearn.layer import Relearn, RelearnFeature
 from router.requests.layers.route_queue.layer import RouteQueues
+from router.requests.metrics import GatewayMetrics
 
-ROUTE_FEATURES: Final[dict[str, type[RouteFeature]]] = {each.name: each for each in (ResponseHeader,)}
-"""The features that a route switches on, by their name in a route's `layers`."""
+ROUTE_LAYERS: Final[dict[str, type[msgspec.Struct]]] = {
+    ResponseHeader.name: ResponseHeader.settings,
+    Migration.name: Migration.settings,
+}
+"""The settings of the features that a route switches on, by their name in a route's `layers`."""
 
 
 def features(
@@ -30,6 +37,7 @@ def features(
     relearn: Relearn | None,
     traces: TraceSink | None,
     classes: RequestClasses | None,
+    metrics: GatewayMetrics,
 ) -> Features:
     """Return the features of a gateway. `relearn`, `traces` and `classes` are None while these are off."""
     made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
@@ -39,6 +47,6 @@ def features(
         made.append(Tracer(config.tracing, traces, loop.time))
     if config.headers.receipt != "off":
         made.append(Receipts(everyone=config.headers.receipt == "all"))
-    made += [kind() for kind in ROUTE_FEATURES.values()]
-    made += [UsageObservation(config.observe_usage, fleet), RelearnFeature(relearn)]
+    made += [ResponseHeader(), UsageObservation(config.observe_usage, fleet), RelearnFeature(relearn)]
+    made.append(Migration(fleet, loop, metrics))  # last, because it keeps what the worker gets
     return Features(made, config.routes)

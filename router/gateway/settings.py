@@ -12,7 +12,7 @@ import msgspec
 from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.problems import Finding
 from router.config.tree import Path
-from router.gateway.features import ROUTE_FEATURES
+from router.gateway.features import ROUTE_LAYERS
 from router.requests.routes import forbidden
 
 _ORIGIN = re.compile(r"https?://[^\s/]+")
@@ -154,10 +154,10 @@ def check_layers(config: Config) -> Iterator[Finding]:
     for index, route in enumerate(config.routes):
         for name, written in route.layers.items():
             place: Path = ("routes", index, "layers", name)
-            if name not in ROUTE_FEATURES:
-                yield place, f"{name!r} is not a layer", f"write one of {', '.join(sorted(ROUTE_FEATURES))}"
+            if name not in ROUTE_LAYERS:
+                yield place, f"{name!r} is not a layer", f"write one of {', '.join(sorted(ROUTE_LAYERS))}"
                 continue
             try:
-                msgspec.convert(written, ROUTE_FEATURES[name].settings)
+                msgspec.convert(written, ROUTE_LAYERS[name])
             except msgspec.ValidationError as error:
                 yield place, str(error), "see the setting routes[].layers"

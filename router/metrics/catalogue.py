@@ -103,6 +103,14 @@ _TABLE = {
     "histogram wait handover_seconds{step}": "Time of the steps of a KV handover: prefill, from its request to its "
     "answer; transfer, from the decode worker's request to its first event, without the time in which it waited for "
     "the prefill; sidecar, from the request to its first event where the decode worker's sidecar runs both.",
+    "counter migrations{trigger,outcome}": "Answers in progress whose worker died, on routes with migration, by what "
+    "showed the death (cut, abort, error_event, silence, or what a second worker did: ids_ignored, too_much_text) and "
+    "by outcome. resumed: the answer went on at another worker. failed: no other one took it. All other outcomes say "
+    "why it could not go on.",
+    "histogram wait migration_gap_seconds": "Time between the last bytes of a worker that died and the next text, of "
+    "another worker.",
+    "counter migration_requests{reason}": "Streams of routes with migration by whether they can go on at another "
+    "worker: tracked, or why not.",
     "counter retry_budget_exhausted": "Retries that the retry budget did not allow.",
     "counter worker_deaths{outcome}": "Workers that died while requests waited there for their first token. Outcome "
     "blamed: these requests count as suspects; ambiguous: more than four different requests waited, so none does. "

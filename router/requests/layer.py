@@ -132,6 +132,16 @@ class Layer:
         """Note the end of the request, which comes exactly once."""
 
 
+class Resumption(Protocol):
+    """How an answer in progress goes on after its worker has died: what is placed, and the endpoint that is lost.
+
+    It is a plan of the front's flow, which sends the request.
+    """
+
+    request: Request
+    lost: str
+
+
 class Rewrite:
     """What a feature changes in the body of one request, and what it learns from the answer."""
 
@@ -144,6 +154,13 @@ class Rewrite:
     def takes_back(self, attempt: LayeredAttempt) -> bool:
         """Leave an addition out from now on, which the worker may have refused. Return whether there was one."""
         return False
+
+    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float) -> Resumption | None:
+        """Return how the answer of a failed attempt goes on, of which the last byte came at `read_s`; None to end it.
+
+        `trigger` says how the attempt failed.
+        """
+        return None
 
     def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
         """Note a complete answer, the end of its body and the usage that it reports."""
@@ -171,6 +188,12 @@ class Feature:
         """Unsubscribe from other parts."""
 
 
+def settings_by_route(routes: Sequence[RouteConfig], name: str, settings: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the settings of the layer `name` of each route that has it."""
+    wanted = {route.name: route.layers[name] for route in routes if name in route.layers}
+    return {route: msgspec.convert(one, settings) for route, one in wanted.items()}
+
+
 class RouteFeature(Feature):
     """A feature that routes switch on: a route's `layers` has settings under its `name`, of the type `settings`."""
 
@@ -178,8 +201,8 @@ class RouteFeature(Feature):
     settings: ClassVar[type[msgspec.Struct]]
 
     def adopt(self, routes: Sequence[RouteConfig]) -> bool:
-        wanted = {route.name: route.layers[self.name] for route in routes if self.name in route.layers}
-        self.switch_on({route: msgspec.convert(one, self.settings) for route, one in wanted.items()})
+        wanted = settings_by_route(routes, self.name, self.settings)
+        self.switch_on(wanted)
         return bool(wanted)
 
     def switch_on(self, by_route: Mapping[str, Any]) -> None:

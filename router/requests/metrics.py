@@ -42,4 +42,6 @@ class GatewayMetrics:
         self.handovers: Final = counter("handovers")
         self.handover_steps: Final = histogram("handover_seconds")
         self.pulls: Final = counter("pulls")
+        self.migrations: Final = counter("migrations")
+        self.migration_gaps: Final = histogram("migration_gap_seconds").at()
         self.worker_deaths: Final = counter("worker_deaths")

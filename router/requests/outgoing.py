@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -18,7 +18,8 @@ class AnswerFilter:
     A filter changes or removes those events that it suspects. `taken` is the last that it has changed or removed.
     """
 
-    __slots__ = ("_edge", "_pending", "_within", "taken")
+    held_bytes: ClassVar[int] = HELD_BYTES
+    __slots__ = ("_edge", "_pending", "_within", "broken", "taken")
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -26,6 +27,8 @@ class AnswerFilter:
         """Whether the stream is in the middle of an event that is larger than `HELD_BYTES`."""
         self._edge = b""
         self.taken = b""
+        self.broken = ""
+        """Why nothing more of the stream may be passed on: its worker must be given up. Empty if it may."""
 
     def feed(self, content: bytes) -> bytes:
         if self._within:
@@ -42,7 +45,7 @@ class AnswerFilter:
             shown.append(self._judged(event) if self._suspicious(event) else event)
             start = end.end()
         self._pending = pending[start:] if start else pending
-        if len(self._pending) > HELD_BYTES:
+        if len(self._pending) > self.held_bytes:
             shown.append(self.rest())
             self._edge, self._within = shown[-1][-3:], True
         return b"".join(shown)
@@ -54,6 +57,15 @@ class AnswerFilter:
     def tail(self) -> bytes:
         """Return the part of the answer that reports usage; empty if that has passed by, or has not come."""
         return self.taken
+
+    def has(self, part: AnswerFilter | None) -> bool:
+        """Return whether `part` is this filter, or one that gets what this one passes on."""
+        return part is self
+
+    @property
+    def keeps_ending(self) -> bool:
+        """Whether the client's stream ends as the worker has ended it."""
+        return False
 
     @property
     def pending(self) -> bytes:

@@ -26,6 +26,10 @@ OUTCOMES = tuple(event for event in Event if event in ATTEMPT_EVENTS and event i
 WRITES = frozenset({Effect.RESPOND, Effect.COMPLETE, Effect.PASS_ERROR, Effect.SWITCH, Effect.COMMENT, Effect.REPLY})
 
 
+DIES = "dies"
+"""FAILED, where a feature can let the answer go on."""
+
+
 class Driver:
     """Carry out effects on a ledger, and check the invariants after each event."""
 
@@ -79,6 +83,8 @@ class Driver:
                 self.waiting = None
             case Effect.FINISH | Effect.FINISH_LEG:
                 self.finished += 1
+            case Effect.RESUME:
+                self.flow.begin_again()
             case Effect.END:
                 self.ends += 1
 
@@ -117,6 +123,8 @@ class Driver:
         yield Event.CLIENT_STALLED, None
         if self.flow.attempt is not None:
             yield from ((event, self.flow.attempt) for event in OUTCOMES)
+            if state is RequestState.STREAMING:
+                yield DIES, self.flow.attempt
 
     def new(self, event):
         return next(self.numbers) if event is Event.PLACED else None
@@ -124,6 +132,8 @@ class Driver:
     def step(self, event, attempt):
         if event in PLACEMENTS:
             self.asked = False
+        if event is DIES:
+            event, self.flow.resumes = Event.FAILED, True
         self.feed(event, attempt)
 
 
@@ -216,6 +226,16 @@ def test_a_plan_whose_first_leg_is_given_up_ends_with_the_next_answer():
     driver.step(Event.PLACED, 2)
     driver.step(Event.ANSWERED, 2)
     assert Effect.RESPOND in driver.flow.row.effects
+    assert driver.ends == 1
+
+
+def test_an_answer_goes_on_with_one_further_leg_after_a_death():
+    driver = driven((Event.ANSWERED, 1), (Event.PLACED, 2), (Event.OPENED, 2), (DIES, 2))
+    assert driver.flow.row.effects == (Effect.FAIL, Effect.RESUME)
+    assert (driver.ends, driver.asked, driver.flow.in_earlier_leg, driver.flow.commented) == (0, True, False, True)
+    driver.step(Event.PLACED, 3)
+    driver.step(Event.OPENED, 3)
+    driver.step(Event.FAILED, 3)  # nothing resumes by itself
     assert driver.ends == 1
 
 

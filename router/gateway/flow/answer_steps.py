@@ -43,7 +43,8 @@ def respond(services: GatewayServices, outbound: OutboundRequest, attempt: Attem
     # After the client has its first byte.
     outbound.body = b""  # no further attempt will need it
     outbound.client.body_done()
-    services.log.first_event(outbound, now_s)
+    if outbound.ttft_s is None:
+        services.log.first_event(outbound, now_s)
     outbound.flow.answer_began(now_s, response.events)
     outbound.arm()
 
@@ -57,10 +58,9 @@ def finish(services: GatewayServices, outbound: OutboundRequest, attempt: Attemp
     usage = outbound.usage = _usage(outbound, attempt)
     outbound.answered = usage if attempt.status < 400 else _NOTHING_USED
     plan = outbound.plan
-    remote = plan is not None and plan.finished(attempt.ticket, usage)
-    # The cached tokens that a worker reports after a transfer do not describe its own cache.
-    services.edges.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
-    outbound.output_tokens = attempt.ticket.output_tokens
+    own = usage if plan is None else plan.finished(attempt.ticket, usage)
+    services.edges.finish(outbound, attempt, own, now_s)
+    outbound.output_tokens = attempt.ticket.output_tokens if own is usage else usage.completion_tokens
     request = attempt.ticket.request
     if request.prompt is None or request.model is None or usage.prompt_tokens is None:
         return
@@ -154,7 +154,7 @@ def reply(services: GatewayServices, outbound: OutboundRequest, _: object) -> No
     assert error is not None
     relay, head, spec = outbound.relay, outbound.head, error.kind.spec
     if relay.out is ResponseProgress.COMMENTS:
-        services.log.error(outbound, spec.code, "before_first")
+        services.log.error(outbound, spec.code, "stream" if outbound.begun else "before_first")
         outbound.keeps_open = relay.break_off(error.kind, error.message)
         return
     services.log.error(outbound, spec.code, "request" if outbound.request is None else "before_first")

@@ -11,13 +11,16 @@ from router.gateway.flow.deadlines import Deadline
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.placement_steps import place_expired
+from router.gateway.flow.resuming import prepare
 from router.gateway.flow.services import Follows, GatewayServices
 from router.gateway.flow.transitions import Event, RequestState
+from router.gateway.http.upstream.answer_end import REASONS, AnswerFault
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.request import FailurePoint
 
 log = logging.getLogger("warmroute.gateway")
 
+_ABORT: Final = REASONS[AnswerFault.ABORTED]
 _LOST: Final = "the worker was ejected or removed while the request waited for it"
 _GONE: Final = "the worker is gone: it refuses connections, and its answers have stopped"
 
@@ -46,7 +49,8 @@ def _failed(outbound: OutboundRequest, attempt: Attempt) -> Follows:
     assert failure is not None
     if state is RequestState.STREAMING:
         kind = ErrorKind.BAD_UPSTREAM if failure.broke_http else ErrorKind.WORKER_DIED_IN_STREAM
-        return _stream_failed(outbound, Event.FAILED, kind, f"the worker's answer broke off: {failure.reason}")
+        message = f"the worker's answer broke off: {failure.reason}"
+        return _stream_failed(outbound, Event.FAILED, kind, message, "abort" if failure.reason == _ABORT else "cut")
     if state is RequestState.TUNNEL:
         log.debug("tunnel ended", extra={"worker": attempt.ticket.candidate.id, "reason": failure.reason})
     return Event.FAILED, attempt
@@ -65,9 +69,13 @@ def _declined(services: GatewayServices, outbound: OutboundRequest, outcome: Out
     return Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt
 
 
-def _stream_failed(outbound: OutboundRequest, event: Event, kind: ErrorKind, message: str) -> Follows:
-    """End the stream in progress, because its worker failed it."""
+def _stream_failed(
+    outbound: OutboundRequest, event: Event, kind: ErrorKind, message: str, trigger: str = ""
+) -> Follows:
+    """End the stream in progress, because its worker failed it, or let it go on elsewhere after what a `trigger` is."""
     attempt = outbound.flow.attempt
+    if trigger and outbound.rewrites:
+        prepare(outbound, attempt, trigger)
     attempt.failure = Failure(FailurePoint.STREAM, message)
     outbound.error = RequestError(kind, message)
     return event, attempt
@@ -95,7 +103,7 @@ def worker_gone(outbound: OutboundRequest, endpoint: FleetEndpoint) -> Follows:
     if attempt is not None and attempt.ticket.candidate.endpoint is endpoint:
         if outbound.flow.state is RequestState.STREAMING:
             kind = ErrorKind.WORKER_DIED_IN_STREAM
-            return _stream_failed(outbound, Event.FAILED, kind, _GONE) if outbound.client.writable else None
+            return _stream_failed(outbound, Event.FAILED, kind, _GONE, "silence") if outbound.client.writable else None
         if attempt.unopened and attempt.sent:
             attempt.give_up(_GONE)
     _give_up_beside(outbound, endpoint, _GONE)

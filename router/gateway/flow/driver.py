@@ -245,13 +245,16 @@ class RequestDriver:
         placements, outbound = self._services.placements, self._outbound
         if effect is Effect.LEAVE:
             placements.leave_queues(outbound, self)
+            if outbound.plan is not None:
+                outbound.plan.leaves(self)
             identifying, self._identifying = self._identifying, None
             if identifying is not None:
                 identifying.cancel()
         elif effect is Effect.END:
             self._end()
         elif isinstance(taken, Held):
-            placements.hold(outbound, self, taken)
+            if outbound.plan is None or not outbound.plan.waits(self, taken):
+                placements.hold(outbound, self, taken)
             outbound.arm()
         else:
             placements.queue(outbound, self)

@@ -24,7 +24,7 @@ class Flow:
 
     __slots__ = (
         "_comment_s", "_dropped", "_end_s", "_timeouts", "attempt", "commented", "leg", "legs", "queue_s",
-        "row", "since_s", "state", "worked_s",
+        "resumes", "row", "since_s", "state", "worked_s",
     )  # fmt: skip
 
     def __init__(self, timeouts: TimeoutsConfig, arrived_s: float, legs: int = 1) -> None:
@@ -42,7 +42,9 @@ class Flow:
         self.leg = 0
         self.legs = legs
         self.commented = False
-        """SSE comments were written to the client."""
+        """SSE comments were written to the client, or part of an answer that goes on: there is a head already."""
+        self.resumes = False
+        """An answer in progress whose worker fails goes on at another one."""
         self.row: Transition | None = None
         """The last transition."""
 
@@ -58,7 +60,7 @@ class Flow:
             if guard is Guard.EARLIER_LEG:
                 if self.leg < self.legs - 1:
                     break
-            elif self.commented:
+            elif self.resumes if guard is Guard.RESUMES else self.commented:
                 break
         else:
             return _NOTHING
@@ -85,6 +87,10 @@ class Flow:
     def skip_to_last_leg(self) -> None:
         """Give up the plan's earlier legs: the next attempt serves the whole request."""
         self.leg = self.legs - 1
+
+    def begin_again(self) -> None:
+        """Note that an answer in progress goes on with one further leg."""
+        self.leg, self.legs, self.resumes = 0, 1, False
 
     def take_dropped(self) -> Any:
         """Return the attempt that `Effect.CANCEL` cancels, once."""

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from router.errors import RequestError
 from router.gateway.flow.answer.relay import Relay
 from router.gateway.flow.flow import Flow
-from router.gateway.flow.plan import RequestPlan
+from router.gateway.flow.plan import RequestPlan, ResumingPlan
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
@@ -62,7 +62,7 @@ class OutboundRequest(IncomingRequest):
 
     __slots__ = (
         "answered", "begun", "client", "error", "flow", "keeps_open", "labels", "left_in", "output_tokens", "overdrawn",
-        "peer", "plan", "promised", "relay", "ttft_s", "tunnel", "upgrade", "usage",
+        "peer", "plan", "promised", "relay", "resumed", "ttft_s", "tunnel", "upgrade", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,8 @@ class OutboundRequest(IncomingRequest):
         self.upgrade = head.websocket and route.upgrades and not head.has_body
         self.plan: RequestPlan | None = None
         """How workers share the request, also after that was given up."""
+        self.resumed: ResumingPlan | None = None
+        """The plan by which the answer in progress goes on, until it is placed."""
         self.ttft_s: float | None = None
         """The time to the first event of the answer, in seconds."""
         self.labels: Labels | None = None

@@ -23,6 +23,8 @@ _WAITED: Final = {RequestState.QUEUED: Waited.QUEUE, RequestState.HELD: Waited.H
 def place(services: GatewayServices, outbound: OutboundRequest, _: object = None) -> Placement:
     request, flow, now_s = outbound.request, outbound.flow, services.time()
     assert request is not None
+    if outbound.plan is not None and (held := outbound.plan.turn()) is not None:
+        return held
     started_s = perf_counter()
     waited = _WAITED.get(flow.state, Waited.NOWHERE)
     placed = services.placements.place(outbound, request, waited, flow.since_s, now_s)

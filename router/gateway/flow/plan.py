@@ -2,8 +2,8 @@
 
 A request without a plan is one leg: one attempt at a time, whose answer goes to the client. The legs of a plan run one
 after the other (a prefill, then a decode), beside each other (a prefill while the decode waits for its KV cache), or
-read from another worker (a pull). The flow's table runs the legs that follow each other; a leg beside them belongs to
-the plan. The answer of the last leg is the client's.
+read from another worker (a pull). A leg can also follow a death: then the answer goes on. The flow's table runs the
+legs that follow each other; a leg beside them belongs to the plan. The answer of the last leg is the client's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.placement.fleet.endpoints import FleetEndpoint
-from router.placement.request import Usage
-from router.placement.tickets import Ticket
+from router.placement.request import Request, Usage
+from router.placement.tickets import Held, Ticket
 from router.requests.outgoing import OutgoingBody
 from router.requests.placing import SharedPlacement
+from router.requests.queues.request import WaitingRequest
 
 
 class PlannedLeg(NamedTuple):
@@ -113,6 +114,19 @@ class RequestPlan(SharedPlacement):
         """
         return False
 
+    # the turn
+
+    def turn(self) -> Held | None:
+        """Return what the request waits with until the plan offers it; None to place it now."""
+        return None
+
+    def waits(self, request: WaitingRequest, held: Held) -> bool:
+        """Let a request wait for its turn. Return False if it waits for something else."""
+        return False
+
+    def leaves(self, request: WaitingRequest) -> None:
+        """Note that the request does not wait for its turn, if it did."""
+
     # sending
 
     def worker_line(self, ticket: Ticket) -> bytes:
@@ -175,9 +189,22 @@ class RequestPlan(SharedPlacement):
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Note that the answer of the client's leg begins."""
 
-    def finished(self, ticket: Ticket, usage: Usage) -> bool:
-        """Note a complete answer. Return whether its cached tokens came from another worker."""
-        return False
+    def finished(self, ticket: Ticket, usage: Usage) -> Usage:
+        """Note a complete answer. Return the part of its usage that describes the ticket's worker."""
+        return usage
 
     def end(self, now_s: float) -> None:
         """Release what the plan still holds. Called when the request ends, and before it is served on one worker."""
+
+
+class ResumingPlan(RequestPlan):
+    """A plan of one leg, by which an answer goes on after its worker has died. What it says is the rest of the answer.
+
+    `request` is placed in place of the client's, and not at the endpoint `lost`.
+    """
+
+    __slots__ = ("lost", "request")
+
+    def __init__(self, request: Request, lost: str) -> None:
+        self.request = request
+        self.lost = lost

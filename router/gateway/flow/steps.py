@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from router.gateway.flow import answer_steps, placement_steps
+from router.gateway.flow import answer_steps, placement_steps, resuming
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.services import Follows, GatewayServices
 from router.gateway.flow.transitions import ASKS, Effect
@@ -14,6 +14,7 @@ _PLACE: Final[dict[Effect, Callable[[GatewayServices, OutboundRequest, Any], Fol
     Effect.PLACE: placement_steps.place,
     Effect.NEXT_LEG: placement_steps.next_leg,
     Effect.RETRY: placement_steps.retry,
+    Effect.RESUME: resuming.resume,
 }
 assert _PLACE.keys() == ASKS
 _WRITE: Final[dict[Effect, Callable[[GatewayServices, OutboundRequest, Any], None]]] = {

@@ -42,7 +42,7 @@ class Event(IntEnum):
 
 
 class Effect(IntEnum):
-    """An output of the flow: one step for the driver. `PLACE`, `RETRY` and `NEXT_LEG` cause the next event."""
+    """An output of the flow: one step for the driver. The effects of `ASKS` cause the next event."""
 
     PLACE = 0
     NEXT_LEG = 1
@@ -64,12 +64,14 @@ class Effect(IntEnum):
     REPLY = 17
     BREAK_OFF = 18
     FINISH_LEG = 19
+    RESUME = 20
 
 
 class Guard(IntEnum):
     ALWAYS = 0
     EARLIER_LEG = 1
     COMMENTED = 2
+    RESUMES = 3
 
 
 BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
@@ -89,7 +91,7 @@ ATTEMPT_EVENTS: Final = frozenset(
 )
 RELEASES: Final = frozenset({Effect.RETRY, Effect.FAIL, Effect.FINISH, Effect.FINISH_LEG, Effect.PASS_ERROR})
 """Effects that end the load reservation of the event's attempt."""
-ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY})
+ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY, Effect.RESUME})
 """Effects that cause an event at once. Each is the last effect of its row."""
 
 
@@ -111,7 +113,7 @@ class Transition:
         self.releases = not RELEASES.isdisjoint(effects)
         self.cancels = Effect.CANCEL in effects
         self.advances = Effect.NEXT_LEG in effects
-        self.comments = Effect.COMMENT in effects
+        self.comments = Effect.COMMENT in effects or Effect.RESUME in effects
 
 
 _S, _E, _F, _G = RequestState, Event, Effect, Guard
@@ -144,6 +146,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     # its answer goes to the client
     ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.DECLINED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.FAILED, _G.RESUMES, (_F.FAIL, _F.RESUME), _S.PLACING),
     ((_S.STREAMING,), _E.FAILED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.STALLED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.CLIENT_STALLED, _G.ALWAYS, (_F.ABORT_CLIENT,), _S.STREAMING),

@@ -143,6 +143,14 @@ class Relay:
 
     # before the first real event
 
+    def suspend(self) -> None:
+        """Let the answer of another worker follow, as it would after comments. The client has whole events only."""
+        self.flush()
+        self.own_bytes += self.events * self._frame_bytes  # the next worker's events are counted from 0
+        self.out = ResponseProgress.COMMENTS
+        self.connection = self.answer_filter = self._trickle = None
+        self.read = _ignore
+
     def comment(self, head_lines: bytes, close: bool) -> None:
         """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head.
 
@@ -362,6 +370,8 @@ class Relay:
         else:
             content = self.answer_filter.feed(content)
             self._tail = content or self._tail
+            if self.answer_filter.broken:
+                self.connection.give_up_soon()
         self._send(self._framed(content))
 
     def _send_own(self, data: bytes) -> None:

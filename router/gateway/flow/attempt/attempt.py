@@ -341,7 +341,9 @@ class Attempt:
     def response_ended(self) -> None:
         response, state = self.response, self.state
         assert response is not None
-        if state is AttemptState.ERROR_BODY and response.status == 500 and shuts_down(self.content):
+        if state is AttemptState.OPEN and self.answer_filter is not None and self.answer_filter.broken:
+            self._take(AttemptEvent.LOST, REASONS[AnswerFault.USELESS])
+        elif state is AttemptState.ERROR_BODY and response.status == 500 and shuts_down(self.content):
             self._take(AttemptEvent.STOPPING, "HTTP 500: it shuts down")
         elif state is AttemptState.SENT and response.events and response.status == 200 and not response.bodiless:
             self._take(AttemptEvent.INVALID, "the stream ended without an event")

@@ -57,11 +57,14 @@ class AnswerFault(IntEnum):
     """The worker gave the request up, and ends the answer as if it were whole."""
     CUT = 2
     """The stream has ended, and the event with which its API ends a stream is missing."""
+    USELESS = 3
+    """A filter of the answer passes nothing more of it on."""
 
 
 REASONS: Final = {
     AnswerFault.ABORTED: "the worker aborted the request",
     AnswerFault.CUT: "the stream ended without its last event",
+    AnswerFault.USELESS: "the rest of it must not be passed on",
 }
 # Module constants, because looking up a member of an enum is slow.
 _NONE: Final = AnswerFault.NONE

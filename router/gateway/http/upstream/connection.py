@@ -32,6 +32,7 @@ class OwningPool(Protocol):
     """The pool as its connections see it. `outbox` takes short requests."""
 
     outbox: WriteCoalescer
+    loop: asyncio.AbstractEventLoop
 
     def repeated(self, endpoint: Endpoint) -> RepeatedResponse: ...
     def closed(self, connection: UpstreamConnection) -> None: ...
@@ -284,6 +285,17 @@ class UpstreamConnection(asyncio.Protocol):
             self._pools.put(self)
         else:
             self.abort()
+
+    def give_up_soon(self) -> None:
+        """Report in the next iteration that the rest of the answer is of no use: this is called in the middle of it."""
+        self._pools.loop.call_soon(self._give_up, self.reader)
+
+    def _give_up(self, reader: ResponseReader | None) -> None:
+        if reader is not None and self.reader is reader:
+            try:
+                reader.answer_broken(AnswerFault.USELESS)
+            except Exception:
+                reader.crashed()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

@@ -340,8 +340,10 @@ class KvHandover(RequestPlan):
 
     # the end
 
-    def finished(self, ticket: Ticket, usage: Usage) -> bool:
-        return ticket is self.decode and self._received
+    def finished(self, ticket: Ticket, usage: Usage) -> Usage:
+        # The cached tokens that a worker reports after a transfer do not describe its own cache.
+        remote = ticket is self.decode and self._received
+        return Usage(None, usage.completion_tokens) if remote else usage
 
     def settle(self, outcome: str) -> None:
         if not self._outcome:

@@ -91,14 +91,14 @@ class KvPull(RequestPlan):
             self._pulls.tickets.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
-    def finished(self, ticket: Ticket, usage: Usage) -> bool:
+    def finished(self, ticket: Ticket, usage: Usage) -> Usage:
         """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made.
 
-        Return whether the answer is that of the worker that pulled.
+        Return the usage without cached tokens if the worker has pulled: they do not describe its own cache.
         """
         if self.depends_at(ticket):
             self.settle(self._seen(usage))
-        return ticket is self.ticket
+        return Usage(None, usage.completion_tokens) if ticket is self.ticket else usage
 
     def _seen(self, usage: Usage) -> str:
         if usage.cached_tokens is None:

@@ -144,17 +144,19 @@ class UsageRewrite(Rewrite):
 
     def takes_back(self, attempt: LayeredAttempt) -> bool:
         """Send further attempts without the question, if this one had it: an old vLLM refuses it."""
-        if self._frame is None or attempt.answer_filter is not self._frame:
+        answer_filter = attempt.answer_filter
+        if self._frame is None or answer_filter is None or not answer_filter.has(self._frame):
             return False
         self._refused_by = attempt.ticket.candidate.endpoint
         return True
 
     def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
         feature, endpoint, response = self._feature, attempt.ticket.candidate.endpoint, attempt.response
+        answer_filter = attempt.answer_filter
         if response is None:
             return
-        if attempt.answer_filter is not None:
-            if attempt.answer_filter is self._frame and response.events:
+        if answer_filter is not None and not answer_filter.keeps_ending:
+            if self._frame is not None and answer_filter.has(self._frame) and response.events:
                 feature.counts["taken_out" if self._frame.taken else "missing"] += 1
         elif self._refused_by is endpoint:
             if response.status < 400:

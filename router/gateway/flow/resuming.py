@@ -1,0 +1,49 @@
+"""The leg after a death: an answer in progress goes on at another worker, if a feature can continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from router.gateway.flow.attempt.attempt import Attempt
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.placement_steps import place
+from router.gateway.flow.plan import ResumingPlan
+from router.gateway.flow.services import GatewayServices
+from router.requests.placing import Placement
+
+
+class OtherEndpoints:
+    """The endpoints `within`, None for all, without the one that is `lost`."""
+
+    __slots__ = ("_lost", "_within")
+
+    def __init__(self, within: Container[str] | None, lost: str) -> None:
+        self._within = within
+        self._lost = lost
+
+    def __contains__(self, endpoint: object) -> bool:
+        return endpoint != self._lost and (self._within is None or endpoint in self._within)
+
+
+def prepare(outbound: OutboundRequest, attempt: Attempt, trigger: str) -> None:
+    """Ask the features how the answer of a failed attempt goes on."""
+    for rewrite in outbound.rewrites:
+        resumed = rewrite.resumption(attempt, trigger, outbound.relay.last_read_s)
+        if resumed is not None:
+            assert isinstance(resumed, ResumingPlan)
+            outbound.resumed, outbound.flow.resumes = resumed, True
+            return
+
+
+def resume(services: GatewayServices, outbound: OutboundRequest, _: object) -> Placement:
+    """Ask for the worker that goes on with the answer."""
+    earlier, resumed = outbound.plan, outbound.resumed
+    assert resumed is not None
+    if earlier is not None:
+        earlier.end(services.time())
+    outbound.plan, outbound.resumed, outbound.error = resumed, None, None
+    outbound.request = resumed.request
+    outbound.within = OtherEndpoints(outbound.within, resumed.lost)
+    outbound.flow.begin_again()
+    outbound.relay.suspend()
+    return place(services, outbound)

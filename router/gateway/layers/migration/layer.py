@@ -1,0 +1,219 @@
+"""The feature: it tracks the streams of the routes that want it, and says how an answer goes on after a death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from router.config.model import RouteConfig
+from router.gateway.layers.migration.continuation_body import ContinuationBody
+from router.gateway.layers.migration.eligibility import ON_ARRIVAL, Ineligible, fields_of, refusal
+from router.gateway.layers.migration.leg_filter import LegFilter
+from router.gateway.layers.migration.permits import Permits
+from router.gateway.layers.migration.request_fields import TrackedFields
+from router.gateway.layers.migration.resumed_prompt import resumed_prompt
+from router.gateway.layers.migration.resumed_stream import ResumedStream
+from router.gateway.layers.migration.settings import MigrationSettings
+from router.gateway.layers.migration.tracked_stream import TrackedStream
+from router.gateway.layers.migration.whole_tokens import WholeTokens
+from router.metrics.instruments import Reading
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import WorkerState
+from router.placement.tickets import Ticket
+from router.requests.layer import LayeredAttempt, LayeredRequest, Rewrite, RewriteFeature, settings_by_route
+from router.requests.metrics import GatewayMetrics
+from router.requests.outgoing import OutgoingBody
+from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, appended, spliced
+from router.tokenization.body.parsed_body import COMPLETIONS_PATH, ParsedBody, as_bool
+
+_OPT_OUT: Final = b"x-warmroute-migrate"
+_MOST_MODELS: Final = 64
+TRACKED: Final = "tracked"
+
+
+class Migration(RewriteFeature):
+    """`counts` are the requests of these routes by what became of the question for ids."""
+
+    name: ClassVar[str] = "migration"
+    settings: ClassVar[type[msgspec.Struct]] = MigrationSettings
+
+    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, metrics: GatewayMetrics) -> None:
+        self._fleet = fleet
+        self._by_route: dict[str, MigrationSettings] = {}
+        self._prefills_per_worker = 1
+        self.metrics = metrics
+        self.time = loop.time
+        self.permits = Permits(loop, lambda: self._prefills_per_worker * fleet.serving)
+        self._whole: dict[str | None, WholeTokens] = {}
+        self.counts = dict.fromkeys((TRACKED, *ON_ARRIVAL), 0)
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> bool:
+        wanted = settings_by_route(routes, self.name, self.settings)
+        self._by_route = {route: one for route, one in wanted.items() if one.limit}
+        self._prefills_per_worker = max([one.prefills_per_worker for one in self._by_route.values()], default=1)
+        return bool(self._by_route)
+
+    def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
+        return MigrationRewrite(self, request) if parsed.stream else None
+
+    def of(self, route: str) -> MigrationSettings | None:
+        return self._by_route.get(route)
+
+    def whole_tokens(self, model: str | None) -> WholeTokens:
+        known = self._whole.get(model)
+        if known is None:
+            if len(self._whole) >= _MOST_MODELS:
+                self._whole.clear()
+            known = self._whole[model] = WholeTokens()
+        return known
+
+    def pool_lost(self, lost: str, model: str | None) -> bool:
+        """Return whether more than half of the workers of a model are gone, `lost` included."""
+        pool = [one for one in self._fleet.endpoints if one.may_serve(model)]
+        gone = sum(one.id == lost or one.state is WorkerState.UNHEALTHY for one in pool)
+        return 2 * gone > len(pool)
+
+    def readings(self) -> Iterable[Reading]:
+        for reason, count in self.counts.items():
+            yield "warmroute_migration_requests", (str(reason),), count
+
+    def statistics(self) -> Mapping[str, Any]:
+        return {
+            "migration": {
+                "waiting": self.permits.waiting,
+                "requests": {str(reason): count for reason, count in self.counts.items() if count},
+            }
+        }
+
+
+class MigrationRewrite(Rewrite):
+    """One stream: whether it can go on elsewhere, what is known of it, and how often it has."""
+
+    __slots__ = (
+        "_asks", "_body", "_decided", "_feature", "_holds", "_leg", "_moves", "_request", "_salt", "_settings",
+        "_stream",
+    )  # fmt: skip
+
+    def __init__(self, feature: Migration, request: LayeredRequest) -> None:
+        self._feature = feature
+        self._request = request
+        self._settings: MigrationSettings | None = None
+        self._decided = False
+        self._asks = False
+        """The client asked for the ids itself."""
+        self._holds = False
+        self._salt: str | None = None
+        self._body: ContinuationBody | None = None
+        self._stream: TrackedStream | None = None
+        self._leg: LegFilter | None = None
+        """The filter of the first leg, as it was last sent."""
+        self._moves = 0
+
+    # the first leg
+
+    def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
+        settings = self._settings = self._feature.of(ticket.request.route)
+        self._leg = self._stream = None
+        if settings is None:
+            return made
+        fields = fields_of(made.body) if len(made.body) <= MAX_SEARCHED_BYTES else None
+        why = self._refusal(made.body, fields, ticket)
+        if why is not None or fields is None:
+            self._count(why or Ineligible.BODY)
+            return made
+        self._count(TRACKED)
+        return self._asking(made, fields, settings, ticket)
+
+    def _refusal(self, body: bytes, fields: TrackedFields | None, ticket: Ticket) -> Ineligible | None:
+        head, settings = self._request.head, self._settings
+        if self._decided and self._body is None:
+            return Ineligible.REFUSED_IDS
+        if head.fields.get(_OPT_OUT) == b"off":
+            return Ineligible.OPTED_OUT
+        if not VOUCHED.isdisjoint(head.fields):
+            return Ineligible.SIGNED
+        if fields is None:
+            return Ineligible.BODY
+        if settings is not None and ticket.request.prompt_tokens >= settings.max_tokens:
+            return Ineligible.LENGTH
+        return refusal(head.path, fields)
+
+    def _asking(
+        self, made: OutgoingBody, fields: TrackedFields, settings: MigrationSettings, ticket: Ticket
+    ) -> OutgoingBody:
+        body, path = made.body, self._request.head.path
+        asks = as_bool(fields.return_token_ids) is True
+        logprobs = fields.logprobs is not None and fields.logprobs is not False
+        counts = logprobs and path == COMPLETIONS_PATH
+        self._salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
+        whole = self._feature.whole_tokens(ticket.request.model)
+        self._stream = TrackedStream(path, settings.max_tokens, whole, hides=not asks, counts=counts)
+        self._body = ContinuationBody(path, body, fields)
+        self._leg = LegFilter(self._stream, made.answer_filter, self.may_go_on, holds=asks or logprobs)
+        self._asks, self._holds = asks, asks or logprobs
+        if not asks:
+            question = appended(body, b"return_token_ids", b"true")
+            assert question is not None  # the body was decoded as an object
+            body = spliced(body, question)
+        return OutgoingBody(body, self._leg)
+
+    def _count(self, what: str) -> None:
+        if not self._decided:
+            self._decided = True
+            self._feature.counts[what] += 1
+
+    def takes_back(self, attempt: LayeredAttempt) -> bool:
+        """Send further attempts without the question: another engine refuses it."""
+        if self._leg is None or self._asks or attempt.answer_filter is not self._leg:
+            return False
+        self._leg = self._body = self._stream = None
+        return True
+
+    # after a death
+
+    def may_go_on(self) -> bool:
+        return self._why_not() is None
+
+    def _why_not(self) -> Ineligible | None:
+        stream, settings, body = self._stream, self._settings, self._body
+        if stream is None or settings is None or body is None:
+            return Ineligible.NO_IDS
+        if self._moves >= settings.limit:
+            return Ineligible.LIMIT
+        if stream.refusal is not None:
+            return stream.refusal
+        budget = body.budget(stream.clean)
+        return Ineligible.FINISHED if budget is not None and budget <= 0 else None
+
+    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float) -> ResumedStream | None:
+        feature, stream, body, request = self._feature, self._stream, self._body, attempt.ticket.request
+        answer_filter, lost = attempt.answer_filter, attempt.ticket.candidate.endpoint.id
+        if stream is None or body is None or not isinstance(answer_filter, LegFilter):
+            return None
+        trigger = answer_filter.broken or trigger
+        why = self._why_not()
+        if why is None and feature.pool_lost(lost, request.model):
+            why = Ineligible.POOL_LOST
+        if why is not None:
+            feature.metrics.migrations.add(1.0, (trigger, why.value))
+            return None
+        self._moves += 1
+        ids = stream.cut()
+        request = resumed_prompt(request, ids, attempt.ticket.candidate.block_tokens, self._salt)
+        request = msgspec.structs.replace(request, max_tokens=body.budget(len(stream.output)))
+        return ResumedStream(
+            self, request, lost, stream, ids, body, answer_filter.inner, feature.permits, trigger, read_s,
+            holds=self._holds,
+        )  # fmt: skip
+
+    def time(self) -> float:
+        return self._feature.time()
+
+    def settled(self, trigger: str, outcome: str, gap_s: float | None) -> None:
+        metrics = self._feature.metrics
+        metrics.migrations.add(1.0, (trigger, outcome))
+        if gap_s is not None:
+            metrics.migration_gaps.observe(gap_s)

@@ -1,0 +1,138 @@
+"""What another worker gets, and what is placed."""
+
+import asyncio
+import json
+from array import array
+
+import msgspec
+import pytest
+
+from policies.view import WorkerId
+from router.gateway.layers.migration.continuation_body import ContinuationBody
+from router.gateway.layers.migration.eligibility import fields_of
+from router.gateway.layers.migration.permits import Permits
+from router.gateway.layers.migration.resumed_prompt import resumed_prompt
+from router.placement.request import Request
+from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.hashing import CacheKeys, chain_of
+from router.tokenization.local.memo import packed_ids
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+IDS = array("I", [1, 2, 3, 4, 5])
+
+
+def made(path, given=2, **members):
+    body = msgspec.json.encode({"model": "m", "stream": True} | members)
+    fields = fields_of(body)
+    assert fields is not None
+    kept = ContinuationBody(path, body, fields)
+    return kept, json.loads(kept.of(IDS, given))
+
+
+def test_a_chat_gets_the_ids_in_place_of_its_messages():
+    _, body = made(CHAT, messages=[{"role": "user", "content": "x"}], seed=3, chat_template="y", temperature=0.25)
+    assert body == {
+        "model": "m", "stream": True, "seed": 3, "temperature": 0.25, "messages": [], "return_token_ids": True,
+        "kv_transfer_params": {"prompt_token_ids": [1, 2, 3, 4, 5]},
+    }  # fmt: skip
+
+
+def test_a_chat_with_tools_keeps_its_messages():
+    messages = [{"role": "user", "content": "x"}]
+    _, body = made(CHAT, messages=messages, tools=[{"type": "function"}])
+    assert body["messages"] == messages and body["tools"] == [{"type": "function"}]
+
+
+def test_a_completion_gets_the_ids_as_its_prompt():
+    _, body = made(TEXT, prompt="x")
+    assert body["prompt"] == [1, 2, 3, 4, 5] and "kv_transfer_params" not in body
+
+
+LIMITS = [
+    (CHAT, {}, None, {}),
+    (CHAT, {"max_tokens": None}, None, {"max_tokens": None}),
+    (CHAT, {"max_tokens": 10}, 8, {"max_tokens": 8}),
+    (CHAT, {"max_tokens": 10, "max_completion_tokens": 5}, 3, {"max_tokens": 10, "max_completion_tokens": 3}),
+    (TEXT, {"prompt": "x"}, 14, {"max_tokens": 14}),
+    (TEXT, {"prompt": "x", "max_tokens": "7"}, 5, {"max_tokens": 5}),
+    (TEXT, {"prompt": "x", "max_tokens": 2}, 0, {"max_tokens": 0}),
+]
+
+
+@pytest.mark.parametrize(("path", "members", "left", "expected"), LIMITS)
+def test_the_budget_is_what_is_left(path, members, left, expected):
+    kept, body = made(path, **members)
+    assert kept.budget(2) == left
+    assert {name: body.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("least", "left"), [(1, 0), (2, 0), (5, 3)])
+def test_least_tokens_are_what_is_left(least, left):
+    assert made(CHAT, min_tokens=least)[1]["min_tokens"] == left
+
+
+# what is placed
+
+
+def request_of(prompt):
+    return Request("r", CHAT, "m", prompt, 40, 0.0)
+
+
+def chained(ids, adapter=None, salt=None):
+    packed, keys = packed_ids(array("I", ids)), CacheKeys.of(adapter, salt)
+    return Prompt(len(ids), PromptSource.RENDERED, lambda block: chain_of(packed, block, keys))
+
+
+@pytest.mark.parametrize(("adapter", "salt"), [(None, None), (None, "s"), ("m", None), ("m", "s")])
+def test_the_hashes_go_on_over_the_answer(adapter, salt):
+    ids = list(range(40))
+    resumed = resumed_prompt(request_of(chained(ids[:20], adapter, salt)), array("I", ids), 16, salt)
+    assert resumed.prompt is not None
+    assert list(resumed.prompt.chain(16)) == list(chained(ids, adapter, salt).chain(16))
+    assert (resumed.prompt_tokens, resumed.prompt.tokens) == (40, 40)
+
+
+def test_hashes_of_another_identity_stay():
+    text = Prompt(20, PromptSource.TEXT, lambda block: [1])
+    other = chained(range(100, 120))
+    for prompt in (text, other, None):
+        resumed = resumed_prompt(request_of(prompt), array("I", range(40)), 16, None)
+        assert resumed.prompt is prompt and resumed.prompt_tokens == 40
+
+
+# the turn
+
+
+class Waiting:
+    """Takes a permit when it is offered one, if it still wants it."""
+
+    def __init__(self, permits, wants=True):
+        self.permits, self.wants, self.has = permits, wants, False
+
+    def offer(self):
+        if self.wants:
+            self.has = self.permits.take()
+
+    def sent_to(self, worker: WorkerId | None):
+        return False
+
+
+async def test_the_oldest_is_next():
+    permits = Permits(asyncio.get_running_loop(), lambda: 2)
+    assert permits.take() and permits.take() and not permits.take()
+    young, old, gone = Waiting(permits), Waiting(permits), Waiting(permits, wants=False)
+    permits.enter(young, 3.0)
+    permits.enter(old, 2.0)
+    permits.enter(gone, 1.0)
+    permits.give_back()
+    await asyncio.sleep(0)
+    assert (old.has, young.has, permits.waiting, permits.used) == (True, False, 1, 2)
+    permits.leave(young)
+    permits.give_back()
+    await asyncio.sleep(0)
+    assert (permits.waiting, permits.used) == (0, 1)
+
+
+async def test_one_is_let_through_while_no_worker_is_ready():
+    permits = Permits(asyncio.get_running_loop(), lambda: 0)
+    assert permits.take() and not permits.take()

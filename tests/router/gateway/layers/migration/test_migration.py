@@ -1,0 +1,331 @@
+"""Answers that go on at another worker, over sockets."""
+
+import asyncio
+import json
+
+import pytest
+
+from router.placement.fleet import fleet
+from router.requests.queues import gone_workers
+from tests.support.answers import STREAM, after, chunk, json_head, says, silent
+from tests.support.raw_client import post
+from tests.support.token_worker import DEATHS, PROMPT, TokenWorker
+from tests.support.waiting import eventually
+
+CHAT, TEXT = b"/v1/chat/completions", b"/v1/completions"
+ANSWER = "Flüsse 河流 ok 🚀 end 日本"
+STEPS = ((1,), (2, 1), (3, 1, 1))
+ROUTES = [{"name": "default", "layers": {"migration": {"limit": 1}}}]
+
+
+def body_of(path=CHAT, **more):
+    asked = {"messages": [{"role": "user", "content": "x"}]} if path == CHAT else {"prompt": PROMPT}
+    members = {"model": "m", "stream": True, "max_tokens": 500, "stream_options": {"include_usage": True}}
+    return json.dumps(members | asked | more).encode()
+
+
+def events_of(reply):
+    lines = [line[6:] for line in reply.body.split(b"\n\n") if line.startswith(b"data: ")]
+    assert lines[-1] == b"[DONE]" and lines.count(b"[DONE]") == 1
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def text_of(events):
+    choices = [event["choices"][0] for event in events if event.get("choices")]
+    return "".join(one["text"] if "text" in one else one["delta"].get("content") or "" for one in choices)
+
+
+def finishes(events):
+    return [
+        one["choices"][0]["finish_reason"]
+        for one in events
+        if one.get("choices") and one["choices"][0]["finish_reason"]
+    ]
+
+
+async def migrated(rig, first, second, path=CHAT, raw=None, **settings):
+    gate = await rig(first, second, **({"routes": ROUTES} | settings))
+    return gate, await gate.ask(raw or post(path, body_of(path)))
+
+
+async def whole(rig, path=CHAT, body=None, answer=ANSWER):
+    gate = await rig(TokenWorker(answer), routes=ROUTES)
+    return events_of(await gate.ask(post(path, body or body_of(path))))
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT], ids=["chat", "completions"])
+@pytest.mark.parametrize("death", DEATHS)
+async def test_the_client_sees_one_answer(rig, path, death):
+    expected = await whole(rig, path)
+    first, second = TokenWorker(ANSWER, 9, death, name="w"), TokenWorker(ANSWER, name="other")
+    gate, reply = await migrated(rig, first, second, path)
+    events = events_of(reply)
+    assert text_of(events) == ANSWER
+    assert finishes(events) == ["stop"]
+    assert {(event["id"], event["created"]) for event in events} == {("cmpl-w", 1)}
+    assert b"SECRET" not in reply.body and b'_ids":[' not in reply.body
+    assert (
+        events[-1]["usage"]["completion_tokens"] == len(ANSWER.encode()) == expected[-1]["usage"]["completion_tokens"]
+    )
+    assert events[-1]["usage"]["prompt_tokens"] == len(PROMPT)
+    assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] <= len(PROMPT)
+    assert gate.idle
+    assert gate.counted("migrations") == [("cut" if death == "reset" else death, "resumed")]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT], ids=["chat", "completions"])
+async def test_a_death_at_any_token_leaves_no_trace(rig, path):
+    """Also within characters: there the second worker would print its prompt."""
+    expected = await whole(rig, path)
+    usage = expected[-1]["usage"]
+    for at in range(len(ANSWER.encode())):
+        first = TokenWorker(ANSWER, at, DEATHS[at % len(DEATHS)], per_event=STEPS[at % 3], name="w")
+        gate, reply = await migrated(rig, first, TokenWorker(ANSWER, per_event=STEPS[at % 2], name="other"), path)
+        events = events_of(reply)
+        assert (at, text_of(events), finishes(events)) == (at, ANSWER, ["stop"])
+        assert len({event["id"] for event in events}) == 1
+        assert events[-1]["usage"]["total_tokens"] == usage["total_tokens"]
+        assert b"SECRET" not in reply.body
+        assert gate.idle
+
+
+async def test_only_the_role_was_sent(rig):
+    """The first worker dies after the role, which the gateway has passed on."""
+    first, second = TokenWorker(ANSWER, 0, "reset", pause_s=0.1), TokenWorker(ANSWER, name="other")
+    _, reply = await migrated(rig, first, second)
+    events = events_of(reply)
+    assert text_of(events) == ANSWER
+    assert {event["id"] for event in events} == {"cmpl-w"}
+    assert reply.body.count(b'"role"') == 1
+
+
+async def test_ids_reach_a_client_that_asked_for_them_once(rig):
+    expected = await whole(rig, body=body_of(return_token_ids=True))
+    first, second = TokenWorker(ANSWER, 12, name="w"), TokenWorker(ANSWER, name="other")
+    _, reply = await migrated(rig, first, second, raw=post(body=body_of(return_token_ids=True)))
+    ids = [one for event in events_of(reply) if event["choices"] for one in event["choices"][0].get("token_ids") or []]
+    assert ids == list(ANSWER.encode())
+    assert events_of(reply)[:-1] == expected[:-1]
+
+
+async def test_offsets_of_log_probabilities_go_on(rig):
+    body = body_of(TEXT, logprobs=1)
+    expected = await whole(rig, TEXT, body)
+    for at in (3, 9, 12):
+        first, second = TokenWorker(ANSWER, at, name="w"), TokenWorker(ANSWER, name="other")
+        _, reply = await migrated(rig, first, second, TEXT, post(TEXT, body))
+        assert events_of(reply)[:-1] == expected[:-1]
+
+
+async def test_a_client_that_asked_for_no_usage_gets_none(rig):
+    body = body_of(stream_options=None)
+    _, reply = await migrated(rig, TokenWorker(ANSWER, 9), TokenWorker(ANSWER, name="other"), raw=post(body=body))
+    assert b"usage" not in reply.body and text_of(events_of(reply)) == ANSWER
+
+
+INELIGIBLE = [
+    ({"response_format": {"type": "json_object"}}, b"", "guided_output"),
+    ({"n": 2}, b"", "several_answers"),
+    ({"presence_penalty": 1}, b"", "penalties"),
+    ({"stop": ["x"]}, b"", "stop"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, b"", "media"),
+    ({}, b"x-warmroute-migrate: off\r\n", "opted_out"),
+    ({}, b"content-digest: x\r\n", "signed"),
+]
+
+
+def error_of(reply):
+    *_, error, done, _ = reply.body.split(b"\n\n")
+    assert done == b"data: [DONE]"
+    return json.loads(error[6:])["error"]["code"]
+
+
+def begun(reply):
+    """Return the text before the error event."""
+    events = [json.loads(line[6:]) for line in reply.body.split(b"\n\n") if line.startswith(b"data: {")]
+    return text_of(events[:-1])
+
+
+@pytest.mark.parametrize(("more", "header", "reason"), INELIGIBLE, ids=[one[2] for one in INELIGIBLE])
+async def test_another_stream_ends_as_it_does_without_migration(rig, more, header, reason):
+    body = body_of(**more)
+    first, second = TokenWorker(ANSWER, 9), TokenWorker(ANSWER, name="other")
+    gate, reply = await migrated(rig, first, second, raw=post(body=body, extra=header))
+    assert error_of(reply) == "worker_died_in_stream"
+    assert first.bodies == [json.loads(body)] and second.bodies == []
+    assert gate.counted("migrations") == []
+    assert gate.gateway.statistics()["migration"]["requests"] == {reason: 1}
+
+
+async def test_a_route_without_migration_asks_for_nothing(rig):
+    first, second = TokenWorker(ANSWER, 9), TokenWorker(ANSWER, name="other")
+    _, reply = await migrated(rig, first, second, routes=[])
+    assert error_of(reply) == "worker_died_in_stream"
+    assert first.bodies == [json.loads(body_of())] and second.bodies == []
+
+
+async def test_a_worker_without_ids_ends_as_before(rig):
+    gate, reply = await migrated(rig, TokenWorker(ANSWER, 9, ids=False), TokenWorker(ANSWER, name="other"))
+    assert error_of(reply) == "worker_died_in_stream"
+    assert gate.counted("migrations") == [("cut", "no_ids")]
+
+
+async def test_a_second_death_is_one_too_many(rig):
+    first, second = TokenWorker(ANSWER, 9), TokenWorker(ANSWER, 4, name="other")
+    gate = await rig(first, second, TokenWorker(ANSWER), routes=ROUTES)
+    reply = await gate.ask(post(body=body_of()))
+    assert error_of(reply) == "worker_died_in_stream"
+    assert sorted(gate.counted("migrations")) == [("cut", "limit"), ("cut", "resumed")]
+
+
+async def test_an_answer_goes_on_as_often_as_the_limit_says(rig):
+    routes = [{"name": "default", "layers": {"migration": {"limit": 2}}}]
+    gate = await rig(
+        TokenWorker(ANSWER, 9), TokenWorker(ANSWER, 8, name="b"), TokenWorker(ANSWER, name="c"), routes=routes
+    )
+    events = events_of(await gate.ask(post(body=body_of())))
+    assert text_of(events) == ANSWER
+    assert events[-1]["usage"]["completion_tokens"] == len(ANSWER.encode())
+    assert {event["id"] for event in events} == {"cmpl-w"}
+
+
+async def test_a_worker_that_ignores_the_ids_is_given_up(rig):
+    async def ignoring(script):
+        script.seen.body = body_of(return_token_ids=True)  # as with image parts: vLLM renders the messages
+        await TokenWorker(ANSWER, name="other")(script)
+
+    gate, reply = await migrated(rig, TokenWorker(ANSWER, 9), ignoring)
+    assert error_of(reply) == "worker_died_in_stream"
+    assert begun(reply) == "Flüsse "
+    assert sorted(gate.counted("migrations")) == [("cut", "failed"), ("ids_ignored", "limit")]
+
+
+async def test_a_first_text_that_is_too_long_never_passes(rig):
+    async def leaking(script):
+        body = json.loads(script.seen.body)
+        ids = body["kv_transfer_params"]["prompt_token_ids"]
+        role = {"choices": [{"delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": ids}
+        leak = {"choices": [{"delta": {"content": "SECRET" * 20}, "token_ids": [5]}]}
+        await script.say(STREAM, *(chunk(b"data: %b\n\n" % json.dumps(one).encode()) for one in (role, leak)))
+        await script.gone()
+
+    gate, reply = await migrated(rig, TokenWorker(ANSWER, 9), leaking)
+    assert error_of(reply) == "worker_died_in_stream" and b"SECRET" not in reply.body
+    assert ("too_much_text", "limit") in gate.counted("migrations")
+
+
+async def test_a_worker_that_refuses_the_ids_leaves_the_error_event(rig):
+    gate, reply = await migrated(rig, TokenWorker(ANSWER, 9), says(json_head(2, b"400 Bad Request"), b"{}"))
+    assert begun(reply) == "Flüsse "
+    assert error_of(reply) == "worker_failed"
+    assert gate.counted("migrations") == [("cut", "failed")]
+    assert gate.idle
+
+
+async def test_without_another_worker_the_stream_ends_with_an_error(rig):
+    gate = await rig(TokenWorker(ANSWER, 9), routes=ROUTES)
+    reply = await gate.ask(post(body=body_of()))
+    assert begun(reply) == "Flüsse " and b'"error"' in reply.body
+    assert gate.counted("migrations") == [("cut", "pool_lost")]
+
+
+async def test_a_question_that_the_worker_refuses_is_taken_back(rig):
+    async def old(script):
+        if b"return_token_ids" in script.seen.body:
+            await script.say(json_head(2, b"400 Bad Request"), b"{}")
+        else:
+            await TokenWorker(ANSWER, ids=False)(script)
+
+    gate = await rig(old, routes=ROUTES)
+    assert text_of(events_of(await gate.ask(post(body=body_of())))) == ANSWER
+
+
+async def test_a_client_that_leaves_during_the_gap_ends_the_request(rig):
+    gate = await rig(TokenWorker(ANSWER, 9), silent, routes=ROUTES)
+    client = await gate.send(post(body=body_of()))
+    await eventually(lambda: len(gate.workers[1].requests) == 1)
+    client.writer.transport.abort()
+    await eventually(lambda: gate.idle)
+    assert gate.counted("migrations") == [("cut", "failed")]
+
+
+async def test_comments_bridge_the_gap(rig):
+    go_on = asyncio.Event()
+    gate = await rig(
+        TokenWorker(ANSWER, 9),
+        after(go_on, TokenWorker(ANSWER, name="other")),
+        routes=ROUTES,
+        timeouts={"comment_interval_s": 0.1, "header_delay_s": 0.1, "upstream_idle_s": 4.0},
+    )
+    client = await gate.send(post(body=body_of()))
+    await client.reader.readuntil(b": warmroute")
+    go_on.set()
+    assert (await client.reader.readuntil(b"[DONE]")).count(b"data: ") >= 10
+
+
+async def test_the_second_worker_gets_the_rest_of_the_budget(rig):
+    first, second = TokenWorker("Hello world", 5), TokenWorker("Hello world")
+    _, reply = await migrated(rig, first, second, raw=post(body=body_of(max_tokens=8, min_tokens=6)))
+    events = events_of(reply)
+    assert text_of(events) == "Hello wo" and finishes(events) == ["length"]
+    (asked,) = second.bodies
+    assert asked["max_tokens"] == 3 and asked["min_tokens"] == 1
+    assert asked["kv_transfer_params"] == {"prompt_token_ids": PROMPT + list(b"Hello")}
+    assert asked["messages"] == [] and asked["stream_options"] == {"include_usage": True}
+
+
+async def test_only_so_many_answers_compute_their_prompt_at_once(rig):
+    """Five answers lose their worker; one at a time waits for its first token, the oldest first."""
+    go_on = asyncio.Event()
+    first = TokenWorker(ANSWER, 9, pause_s=0.05, name="w")
+    second = after(go_on, TokenWorker(ANSWER, name="other"))
+    routes = [{"name": "default", "layers": {"migration": {"limit": 1, "prefills_per_worker": 1}}}]
+    gate = await rig(first, routes=routes)
+    clients = [await gate.send(post(body=body_of())) for _ in range(5)]
+    await eventually(lambda: len(gate.workers[0].requests) == 5)
+    await gate.add(second)
+    await eventually(lambda: gate.gateway.statistics()["migration"]["waiting"] >= 3)
+    assert len(gate.workers[1].requests) <= 2
+    go_on.set()
+    for client in clients:
+        assert text_of(events_of(await client.read())) == ANSWER
+    assert gate.idle
+    assert gate.gateway.statistics()["migration"]["waiting"] == 0
+
+
+def used_of(gate):
+    (account,) = gate.gateway.limits()
+    return account["used_tokens"], account["admitted"]
+
+
+async def test_a_caller_pays_once_for_both_legs(rig):
+    """The gateway asks for usage itself, takes it out of the second leg, too, and charges that of the whole answer."""
+    workers = [TokenWorker(ANSWER, name=name) for name in "wv"]
+    limits = {"tokens_per_minute": 6_000_000, "requests_per_minute": 1_000}
+    gate = await rig(*workers, routes=ROUTES, limits={"tenants": {"default": limits}})
+    body = body_of(stream_options=None)
+    for _ in workers:  # the first stream of a worker is not asked
+        await gate.ask(post(body=body))
+    before = used_of(gate)
+    for worker in workers:
+        worker.dies_at, worker.first_legs_only = 9, True
+    reply = await gate.ask(post(body=body))
+    assert text_of(events_of(reply)) == ANSWER and b"usage" not in reply.body
+    assert [one.get("stream_options") for one in workers[0].bodies + workers[1].bodies].count(None) == 2
+    assert gate.recorded.events[-1] == "finished 200"
+    spent = [now - then for now, then in zip(used_of(gate), before, strict=True)]
+    assert spent == [len(PROMPT) + len(ANSWER.encode()), 1]
+
+
+async def test_silence_of_a_worker_that_is_gone_is_a_death(rig, monkeypatch):
+    monkeypatch.setattr(gone_workers, "QUIET_S", 0.2)
+    monkeypatch.setattr(gone_workers, "_LOOK_S", 0.02)
+    monkeypatch.setattr(fleet, "EVIDENCE_S", 0.0)
+    gate = await rig(TokenWorker(ANSWER, 9, "silence"), TokenWorker(ANSWER, name="other"), routes=ROUTES)
+    client = await gate.send(post(body=body_of()))
+    await eventually(lambda: len(gate.workers[0].requests) == 1)
+    gate.workers[0].server.close()
+    gate.fleet.refused(gate.workers[0].id, gate.loop.time())
+    assert text_of(events_of(await client.read())) == ANSWER
+    assert gate.counted("migrations") == [("silence", "resumed")]
+    await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
