@@ -32,6 +32,8 @@ PLACEMENT: Mapping[str, str] = {
     "X-SLO-TTFT-Ms": _DUE,
     "X-Dynamo-SLO-TTFT-Ms": _DUE,
     "X-LLM-D-Inference-TTL": f"longest wait, such as `2s`, with `classes`; for callers that {_MAY}",
+    "X-Warmroute-Migrate": "`off`: the answer does not [go on at another "
+    "worker](../how-to/restart-workers-without-breaking-streams.md) after the death of its own",
     "X-Data-Parallel-Rank": "sent on only for callers that "
     f"{_MAY}; the gateway sets its own on workers with several ranks",
 }

@@ -29,7 +29,6 @@ from router.requests.outgoing import OutgoingBody
 from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, appended, spliced
 from router.tokenization.body.parsed_body import COMPLETIONS_PATH, ParsedBody, as_bool
 
-_OPT_OUT: Final = b"x-warmroute-migrate"
 _MOST_MODELS: Final = 64
 TRACKED: Final = "tracked"
 
@@ -131,7 +130,7 @@ class MigrationRewrite(Rewrite):
         head, settings = self._request.head, self._settings
         if self._decided and self._body is None:
             return Ineligible.REFUSED_IDS
-        if head.fields.get(_OPT_OUT) == b"off":
+        if head.fields.get(b"x-warmroute-migrate") == b"off":
             return Ineligible.OPTED_OUT
         if not VOUCHED.isdisjoint(head.fields):
             return Ineligible.SIGNED
