@@ -15,7 +15,7 @@ STATE_TEXT: Final = {
     RequestState.PLACING: "the dispatcher is asked for a worker",
     RequestState.QUEUED: "no worker is ready, or the route is at its limit",
     RequestState.HELD: "the policy keeps the request back for a better moment",
-    RequestState.WAITING: "an attempt runs; the client has seen no part of a worker's answer",
+    RequestState.WAITING: "an attempt runs; nothing of its worker's answer has gone to the client",
     RequestState.STREAMING: "the attempt's answer goes to the client",
     RequestState.TUNNEL: "the protocols were switched; bytes go both ways",
     RequestState.OVER: "the request has ended; no row leaves this state",
@@ -38,6 +38,7 @@ EVENT_TEXT: Final = {
     Event.CLIENT_STALLED: "the client read nothing for too long",
     Event.STOPPED: "the total time is up, the gateway shuts down, or the gateway has a defect",
     Event.CLIENT_GONE: "the client's connection is closed",
+    Event.HANDED_ON: "the answer leaves a worker that drains",
 }
 EFFECT_TEXT: Final = {
     Effect.PLACE: "ask the dispatcher for a worker",

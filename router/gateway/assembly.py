@@ -104,7 +104,15 @@ class Assembly:
         self.service_levels = ServiceLevels(config)
         self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
         self.features = features(
-            config, core.tickets, fleet, loop, context.relearn, context.traces, self.classes, metrics
+            config,
+            core.tickets,
+            fleet,
+            loop,
+            context.relearn,
+            context.traces,
+            self.classes,
+            metrics,
+            self.requests.running,
         )
         self.handovers = (
             Handovers(config.handover, core, fleet, loop, metrics, timeouts.connect_s)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
 from router.config.model import Config
+from router.gateway.layers.migration.drains import MovableRequest
 from router.gateway.layers.migration.layer import Migration
 from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
@@ -38,6 +40,7 @@ def features(
     traces: TraceSink | None,
     classes: RequestClasses | None,
     metrics: GatewayMetrics,
+    running: Collection[MovableRequest],
 ) -> Features:
     """Return the features of a gateway. `relearn`, `traces` and `classes` are None while these are off."""
     made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
@@ -48,5 +51,5 @@ def features(
     if config.headers.receipt != "off":
         made.append(Receipts(everyone=config.headers.receipt == "all"))
     made += [ResponseHeader(), UsageObservation(config.observe_usage, fleet), RelearnFeature(relearn)]
-    made.append(Migration(fleet, loop, metrics))  # last, because it keeps what the worker gets
+    made.append(Migration(fleet, loop, metrics, running))  # last, because it keeps what the worker gets
     return Features(made, config.routes)

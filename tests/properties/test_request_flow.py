@@ -125,6 +125,7 @@ class Driver:
             yield from ((event, self.flow.attempt) for event in OUTCOMES)
             if state is RequestState.STREAMING:
                 yield DIES, self.flow.attempt
+                yield Event.HANDED_ON, None
 
     def new(self, event):
         return next(self.numbers) if event is Event.PLACED else None
@@ -134,6 +135,8 @@ class Driver:
             self.asked = False
         if event is DIES:
             event, self.flow.resumes = Event.FAILED, True
+        elif event is Event.HANDED_ON:
+            self.flow.resumes = True
         self.feed(event, attempt)
 
 

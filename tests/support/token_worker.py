@@ -21,7 +21,8 @@ DEATHS = ("reset", "cut", "error_event", "abort")
 
 @dataclass
 class TokenWorker:
-    """`answer` follows `PROMPT`. It dies at token `dies_at` of one leg, in the way `death`, `pause_s` later."""
+    """`answer` follows `PROMPT`. It dies at token `dies_at` of one leg, in the way `death`, `pause_s` later, unless it
+    wakes up from its silence."""
 
     answer: str = "Hello"
     dies_at: int | None = None
@@ -31,6 +32,7 @@ class TokenWorker:
     name: str = "w"
     pause_s: float = 0.0
     first_legs_only: bool = False
+    wakes: asyncio.Event | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
     async def __call__(self, script: Script) -> None:
@@ -39,10 +41,13 @@ class TokenWorker:
         events = Answering(self, body, script.seen.path == b"/v1/chat/completions").events()
         await script.say(STREAM)
         for event in events:
-            if event == b"DIE":
+            if event == b"DIE" and self.wakes is not None:
+                await self.wakes.wait()
+            elif event == b"DIE":
                 await self._die(script)
                 return
-            await script.say_apart(chunk(event))
+            else:
+                await script.say_apart(chunk(event))
         await script.say(END)
 
     async def _die(self, script: Script) -> None:
@@ -84,7 +89,9 @@ class Answering:
             step = next(steps)
             if start >= self.dies_at:
                 yield from self._last_words()
-                return
+                if self.worker.wakes is None:
+                    return
+                self.dies_at = len(self.left)
             ids = self.left[start : start + step]
             text += bytes(ids)
             new = _complete(text)[shown:]

@@ -14,7 +14,7 @@ from typing import Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow import answer_steps, attempt_outcomes
+from router.gateway.flow import answer_steps, attempt_outcomes, resuming
 from router.gateway.flow.answer.relay import Relay
 from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
 from router.gateway.flow.flow import Flow
@@ -130,15 +130,12 @@ class RequestDriver:
 
     def crashed(self) -> None:
         """Log a defect and end the request; call from an `except` block."""
-        self._log_defect()
+        _log_defect(self._outbound)
         self._stop(ErrorKind.INTERNAL, "internal error")
 
     def _stop(self, kind: ErrorKind, message: str) -> None:
         self._outbound.error = RequestError(kind, message)
         self.take((Event.STOPPED, None))
-
-    def _log_defect(self) -> None:
-        log.exception("request failed", extra={"request_id": self._outbound.id.decode("latin-1")})
 
     def note_read(self) -> None:
         """Note in the worker's evidence when the last byte of the answer in progress arrived."""
@@ -186,6 +183,12 @@ class RequestDriver:
     def offer(self) -> None:
         try:
             self.take(_OFFERED)
+        except Exception:
+            self.crashed()
+
+    def hand_over(self) -> None:
+        try:
+            self.take(resuming.hand_over(self._services, self._outbound))
         except Exception:
             self.crashed()
 
@@ -269,9 +272,13 @@ class RequestDriver:
     def _end_crashed(self, attempt: Attempt | None) -> None:
         """End the request in spite of a defect in its last effects; call from an `except` block."""
         services, outbound = self._services, self._outbound
-        self._log_defect()
+        _log_defect(outbound)
         if attempt is not None:
             services.edges.cancel(attempt, services.time())
         outbound.error = RequestError(ErrorKind.INTERNAL, "internal error")
         answer_steps.break_off(services, outbound, None)
         self._end()
+
+
+def _log_defect(outbound: OutboundRequest) -> None:
+    log.exception("request failed", extra={"request_id": outbound.id.decode("latin-1")})

@@ -8,7 +8,9 @@ from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.placement_steps import place
 from router.gateway.flow.plan import ResumingPlan
-from router.gateway.flow.services import GatewayServices
+from router.gateway.flow.services import Follows, GatewayServices
+from router.gateway.flow.transitions import Event, RequestState
+from router.placement.request import FailurePoint
 from router.requests.placing import Placement
 
 
@@ -33,6 +35,17 @@ def prepare(outbound: OutboundRequest, attempt: Attempt, trigger: str) -> None:
             assert isinstance(resumed, ResumingPlan)
             outbound.resumed, outbound.flow.resumes = resumed, True
             return
+
+
+def hand_over(services: GatewayServices, outbound: OutboundRequest) -> Follows:
+    """Let an answer leave a worker that drains, if another one is ready and a feature can continue it."""
+    flow, attempt = outbound.flow, outbound.flow.attempt
+    if flow.state is not RequestState.STREAMING or not outbound.rewrites or not outbound.client.writable:
+        return None
+    if not services.edges.replaceable(outbound, attempt.ticket, FailurePoint.CONNECT, services.time()):
+        return None
+    prepare(outbound, attempt, "drain")
+    return (Event.HANDED_ON, None) if flow.resumes else None
 
 
 def resume(services: GatewayServices, outbound: OutboundRequest, _: object) -> Placement:

@@ -39,6 +39,7 @@ class Event(IntEnum):
     CLIENT_STALLED = 14
     STOPPED = 15
     CLIENT_GONE = 16
+    HANDED_ON = 17
 
 
 class Effect(IntEnum):
@@ -146,6 +147,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     # its answer goes to the client
     ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.DECLINED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.HANDED_ON, _G.RESUMES, (_F.CANCEL, _F.RESUME), _S.PLACING),
     ((_S.STREAMING,), _E.FAILED, _G.RESUMES, (_F.FAIL, _F.RESUME), _S.PLACING),
     ((_S.STREAMING,), _E.FAILED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.STALLED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from router.config.model import RouteConfig
 from router.gateway.layers.migration.continuation_body import ContinuationBody
+from router.gateway.layers.migration.drains import Drains, MovableRequest
 from router.gateway.layers.migration.eligibility import ON_ARRIVAL, Ineligible, fields_of, refusal
 from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
@@ -30,6 +31,7 @@ from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, ap
 from router.tokenization.body.parsed_body import COMPLETIONS_PATH, ParsedBody, as_bool
 
 _MOST_MODELS: Final = 64
+DRAIN: Final = "drain"
 TRACKED: Final = "tracked"
 
 
@@ -39,13 +41,20 @@ class Migration(RewriteFeature):
     name: ClassVar[str] = "migration"
     settings: ClassVar[type[msgspec.Struct]] = MigrationSettings
 
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        metrics: GatewayMetrics,
+        running: Collection[MovableRequest],
+    ) -> None:
         self._fleet = fleet
         self._by_route: dict[str, MigrationSettings] = {}
         self._prefills_per_worker = 1
         self.metrics = metrics
         self.time = loop.time
         self.permits = Permits(loop, lambda: self._prefills_per_worker * fleet.serving)
+        self.drains = Drains(fleet, loop, running, self.permits)
         self._whole: dict[str | None, WholeTokens] = {}
         self.counts = dict.fromkeys((TRACKED, *ON_ARRIVAL), 0)
 
@@ -53,7 +62,11 @@ class Migration(RewriteFeature):
         wanted = settings_by_route(routes, self.name, self.settings)
         self._by_route = {route: one for route, one in wanted.items() if one.limit}
         self._prefills_per_worker = max([one.prefills_per_worker for one in self._by_route.values()], default=1)
+        self.drains.switch(any(one.drain_after_s is not None for one in self._by_route.values()))
         return bool(self._by_route)
+
+    def close(self) -> None:
+        self.drains.switch(False)
 
     def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
         return MigrationRewrite(self, request) if parsed.stream else None
@@ -176,16 +189,21 @@ class MigrationRewrite(Rewrite):
     def may_go_on(self) -> bool:
         return self._why_not() is None
 
-    def _why_not(self) -> Ineligible | None:
+    def _why_not(self, *, dies: bool = True) -> Ineligible | None:
         stream, settings, body = self._stream, self._settings, self._body
         if stream is None or settings is None or body is None:
             return Ineligible.NO_IDS
-        if self._moves >= settings.limit:
+        if dies and self._moves >= settings.limit:
             return Ineligible.LIMIT
         if stream.refusal is not None:
             return stream.refusal
         budget = body.budget(stream.clean)
         return Ineligible.FINISHED if budget is not None and budget <= 0 else None
+
+    def _leaves(self, endpoint_id: str) -> bool:
+        """Return whether the answer leaves an endpoint that drains."""
+        after_s = None if self._settings is None else self._settings.drain_after_s
+        return after_s is not None and self._feature.drains.lasted_s(endpoint_id) >= after_s
 
     def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float) -> ResumedStream | None:
         feature, stream, body, request = self._feature, self._stream, self._body, attempt.ticket.request
@@ -193,13 +211,16 @@ class MigrationRewrite(Rewrite):
         if stream is None or body is None or not isinstance(answer_filter, LegFilter):
             return None
         trigger = answer_filter.broken or trigger
-        why = self._why_not()
+        drains = trigger == DRAIN
+        why = self._why_not(dies=not drains)
+        if drains and (why is not None or not self._leaves(lost)):
+            return None
         if why is None and feature.pool_lost(lost, request.model):
             why = Ineligible.POOL_LOST
         if why is not None:
             feature.metrics.migrations.add(1.0, (trigger, why.value))
             return None
-        self._moves += 1
+        self._moves += not drains
         ids = stream.cut()
         request = resumed_prompt(request, ids, attempt.ticket.candidate.block_tokens, self._salt)
         request = msgspec.structs.replace(request, max_tokens=body.budget(len(stream.output)))

@@ -25,7 +25,7 @@ class Permits:
         self.used = 0
 
     def take(self) -> bool:
-        if self.used >= max(1, self._limit()):
+        if not self.free:
             return False
         self.used += 1
         return True
@@ -42,6 +42,10 @@ class Permits:
         self._waiting = [one for one in self._waiting if one[2] is not request]
 
     @property
+    def free(self) -> bool:
+        return self.used < max(1, self._limit())
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -52,7 +56,7 @@ class Permits:
 
     def _offer(self) -> None:
         self._offers = False
-        while self._waiting and self.used < max(1, self._limit()):
+        while self._waiting and self.free:
             request = self._waiting[0][2]
             request.offer()
             self.leave(request)

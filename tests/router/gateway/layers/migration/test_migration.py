@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
 from tests.support.answers import STREAM, after, chunk, json_head, says, silent
@@ -329,3 +330,55 @@ async def test_silence_of_a_worker_that_is_gone_is_a_death(rig, monkeypatch):
     assert text_of(events_of(await client.read())) == ANSWER
     assert gate.counted("migrations") == [("silence", "resumed")]
     await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
+
+
+def leaving(after_s, **more):
+    return [{"name": "default", "layers": {"migration": {"limit": 1, "drain_after_s": after_s} | more}}]
+
+
+async def begun_at_first(gate, body=None):
+    client = await gate.send(post(body=body or body_of()))
+    await eventually(lambda: len(gate.workers[0].requests) == 1)
+    return client
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(drains, "LOOK_S", 0.02)
+
+
+async def test_an_answer_leaves_a_worker_that_drains(rig, often):
+    gate = await rig(TokenWorker(ANSWER, 9, "silence"), TokenWorker(ANSWER, name="other"), routes=leaving(0.1))
+    client = await begun_at_first(gate)
+    gate.fleet.drain(gate.workers[0].id)
+    assert text_of(events_of(await client.read())) == ANSWER
+    assert gate.counted("migrations") == [("drain", "resumed")]
+    assert "failed stream" not in gate.recorded.events and "cancelled" in gate.recorded.events
+    await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
+    assert gate.idle
+
+
+async def test_the_worker_after_the_drain_may_die_too(rig, often):
+    scripts = TokenWorker(ANSWER, 9, "silence"), TokenWorker(ANSWER, 9, name="b"), TokenWorker(ANSWER, name="c")
+    gate = await rig(*scripts, routes=leaving(0))
+    client = await begun_at_first(gate)
+    gate.fleet.drain(gate.workers[0].id)
+    assert text_of(events_of(await client.read())) == ANSWER
+    assert sorted(gate.counted("migrations")) == [("cut", "resumed"), ("drain", "resumed")]
+
+
+@pytest.mark.parametrize("case", ["too soon", "off", "no other worker", "ineligible"])
+async def test_an_answer_stays_that_need_not_or_cannot_leave(rig, often, case):
+    go_on = asyncio.Event()
+
+    workers = [TokenWorker(ANSWER, 9, "silence", wakes=go_on), TokenWorker(ANSWER, name="other")]
+    if case == "no other worker":
+        del workers[1]
+    gate = await rig(*workers, routes={"too soon": leaving(60), "off": ROUTES}.get(case, leaving(0)))
+    client = await begun_at_first(gate, body_of(stop=["x"]) if case == "ineligible" else None)
+    gate.fleet.drain(gate.workers[0].id)
+    await asyncio.sleep(0.2)
+    assert gate.recorded.events[:2] == ["ticket", "first_token"] and "cancelled" not in gate.recorded.events
+    go_on.set()
+    assert text_of(events_of(await client.read())) == ANSWER
+    assert gate.counted("migrations") == []
