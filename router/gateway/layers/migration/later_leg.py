@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -40,6 +40,7 @@ class LaterLeg(LegFilter):
     the usage is that of the whole answer, and the role comes once.
     """
 
+    quick: ClassVar[bool] = False
     __slots__ = (
         "_before_text", "_before_tokens", "_first_tokens", "_given_tokens", "_ids", "_on_text", "_plausible",
         "_prompt_tokens", "_reasoning_tokens", "_shared",

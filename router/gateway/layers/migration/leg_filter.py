@@ -23,6 +23,8 @@ class LegFilter(AnswerFilter):
     error event and the finish reason ``abort`` are held back while the answer `may_go_on` elsewhere.
     """
 
+    quick: ClassVar[bool] = True
+    """Events of one token need no more than `TrackedStream.note_token`."""
     held_bytes: ClassVar[int] = 16_777_216  # the first event has all ids of the prompt
     __slots__ = ("_held", "_holds", "_inner", "_may_go_on", "stream")
 
@@ -41,7 +43,11 @@ class LegFilter(AnswerFilter):
     def feed(self, content: bytes) -> bytes:
         if self.broken:
             return b""
-        passed = AnswerFilter.feed(self, content)
+        passed: bytes | None = None
+        if self.quick and not self._pending and not self._held and content.find(b"\n\n") == len(content) - 2:
+            passed = self.stream.note_token(content)
+        if passed is None:
+            passed = AnswerFilter.feed(self, content)
         return passed if self._inner is None else self._inner.feed(passed)
 
     def rest(self) -> bytes:

@@ -23,6 +23,9 @@ _CONTENT: Final = re.compile(rb'"content"\s*:\s*"[^"]')
 _TEXT: Final = re.compile(rb'"text"\s*:\s*"[^"]')
 _REASONING: Final = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"[^"]')
 _TOOL_CALL: Final = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{')
+_IDS_BEGIN: Final = b'"token_ids":['
+_GOES_ON: Final = b'"finish_reason":null'
+_QUOTE: Final = ord('"')
 _NULL: Final = b"null"
 _ID_LIST = json_decoder(list[int])
 _EVENT = json_decoder(TextEvent)
@@ -39,8 +42,9 @@ class TrackedStream:
     """
 
     __slots__ = (
-        "_counts", "_max_tokens", "_new_text", "_text", "_whole", "clean", "finished", "first_event", "hides", "inside",
-        "lost", "output", "prompt", "reasoning_tokens", "shown", "text_length", "unclear",
+        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "clean", "finished",
+        "first_event", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens", "shown", "text_length",
+        "unclear",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +53,9 @@ class TrackedStream:
         self._max_tokens = max_tokens
         self._counts = counts
         self._text = _CONTENT if path == CHAT_PATH else _TEXT
+        self._text_begin = b'"content":"' if path == CHAT_PATH else b'"text":"'
+        self._room = 0
+        """How long G may get while `note_token` is used."""
         self.hides = hides
         self.prompt: array[int] | None = None
         self.output = array("I")
@@ -83,6 +90,25 @@ class TrackedStream:
         del self.output[self.clean :]
         self.unclear, self._new_text = False, 0
         return self.prompt + self.output
+
+    def note_token(self, event: bytes) -> bytes | None:
+        """Note an event with one token and its text, as nearly all are, as `note` does; None for any other event."""
+        output = self.output
+        at, text = event.find(_IDS_BEGIN), event.find(self._text_begin)
+        if at < 0 or text < 0 or event[text + len(self._text_begin)] == _QUOTE or b'"tool_calls"' in event:
+            return None
+        end, plain = event.find(b"]", at), self.clean == len(output) < self._room and self.inside is None
+        if not plain or event.find(_GOES_ON) < 0:
+            return None
+        try:
+            token = int(event[at + len(_IDS_BEGIN) : end])
+            output.append(token)
+        except (ValueError, OverflowError):
+            return None
+        self._whole.learn(token)
+        self.clean += 1
+        self.shown = True
+        return b"%b%b%b" % (event[: at + len(_IDS_BEGIN) - 1], _NULL, event[end + 1 :]) if self.hides else event
 
     def note(self, event: bytes) -> bytes:
         """Note an event, and return it as the client gets it: without ids, if it did not ask for them."""
@@ -175,11 +201,13 @@ class TrackedStream:
                 self.lose(Ineligible.NO_IDS)
             if self.prompt is not None and len(self.prompt) > self._max_tokens:
                 self.lose(Ineligible.LENGTH)
+            elif self.prompt is not None and not self._counts:
+                self._room = self._max_tokens - len(self.prompt)
         return shown
 
     def lose(self, why: Ineligible) -> None:
         self.lost = self.lost or why
-        self.prompt, self.output, self.clean = None, array("I"), 0
+        self.prompt, self.output, self.clean, self._room = None, array("I"), 0, 0
 
 
 def _replaced(event: bytes, found: re.Match[bytes]) -> bytes:
