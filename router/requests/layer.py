@@ -155,10 +155,10 @@ class Rewrite:
         """Leave an addition out from now on, which the worker may have refused. Return whether there was one."""
         return False
 
-    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float) -> Resumption | None:
+    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float, preamble: bytes) -> Resumption | None:
         """Return how the answer of a failed attempt goes on, of which the last byte came at `read_s`; None to end it.
 
-        `trigger` says how the attempt failed.
+        `trigger` says how the attempt failed. `preamble` is all that the client has if it has no token; else empty.
         """
         return None
 

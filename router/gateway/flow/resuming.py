@@ -29,8 +29,9 @@ class OtherEndpoints:
 
 def prepare(outbound: OutboundRequest, attempt: Attempt, trigger: str) -> None:
     """Ask the features how the answer of a failed attempt goes on."""
+    relay, preamble = outbound.relay, outbound.relay.preamble()
     for rewrite in outbound.rewrites:
-        resumed = rewrite.resumption(attempt, trigger, outbound.relay.last_read_s)
+        resumed = rewrite.resumption(attempt, trigger, relay.last_read_s, preamble)
         if resumed is not None:
             assert isinstance(resumed, ResumingPlan)
             outbound.resumed, outbound.flow.resumes = resumed, True

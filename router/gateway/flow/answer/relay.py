@@ -151,6 +151,18 @@ class Relay:
         self.connection = self.answer_filter = self._trickle = None
         self.read = _ignore
 
+    def preamble(self) -> bytes:
+        """Return what the client has of a stream without a token, if another stream can follow it; else empty."""
+        self.flush()
+        connection = self.connection
+        response = None if connection is None else connection.response
+        if self.events or connection is None or response is None or not response.events:
+            return b""
+        if self.out is ResponseProgress.REFRAMED:
+            return self._tail
+        whole = response.chunked and connection.at_boundary and connection.ends_event
+        return b"".join(connection.pieces) if whole and self.out is ResponseProgress.SPLICED else b""
+
     def comment(self, head_lines: bytes, close: bool) -> None:
         """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head.
 

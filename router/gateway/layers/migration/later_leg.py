@@ -20,13 +20,13 @@ MOST_CHARACTERS_PER_TOKEN: Final = 64
 """A first text that is longer is the prompt, which vLLM prints if it ends within a character."""
 LONG_TOKEN_CHARACTERS: Final = 24
 """A first text that is longer, and has a character for each token of the prompt, is a short prompt."""
-_SHARED: Final = ("id", "created", "model", "object", "system_fingerprint", "service_tier")
+SHARED: Final = ("id", "created", "model", "object", "system_fingerprint", "service_tier")
 """What all events of a stream have in common."""
 _TEXTS: Final = ("content", "reasoning", "reasoning_content", "text")
 
 Members = dict[str, msgspec.Raw]
-_MEMBERS: Final = json_decoder(Members)
-_CHOICES: Final = json_decoder(list[Members])
+MEMBERS: Final = json_decoder(Members)
+CHOICES: Final = json_decoder(list[Members])
 _ID_LIST: Final = json_decoder(list[int])
 _STRING: Final = json_decoder(str)
 _COUNTS: Final = json_decoder(dict[str, object])
@@ -60,7 +60,7 @@ class LaterLeg(LegFilter):
         super().__init__(stream, inner, may_go_on, holds=holds)
         self._ids: array[int] | None = ids
         self._on_text: Callable[[], None] | None = on_text
-        self._shared = _shared(stream.first_event)
+        self._shared = shared_members(stream.first_event)
         self._before_tokens = len(stream.output)
         self._prompt_tokens = len(ids) - len(stream.output)
         self._before_text = stream.text_length
@@ -76,19 +76,19 @@ class LaterLeg(LegFilter):
 
     def _noted(self, event: bytes) -> bytes:
         try:
-            return self._of(_MEMBERS.decode(data_of(event)), event)
+            return self._of(MEMBERS.decode(data_of(event)), event)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return event if self._ids is None else b""  # a comment, or the end
 
     def _of(self, members: Members, event: bytes) -> bytes:
-        choices = _CHOICES.decode(members["choices"]) if "choices" in members else []
+        choices = CHOICES.decode(members["choices"]) if "choices" in members else []
         choice = choices[0] if choices else None
         if self._ids is not None and not self._returns(self._ids, members, choice):
             self.broken = IDS_IGNORED
             return b""
         if choice is None:
             return self._joined(members, choices)
-        if _only_role(choice, event):
+        if without_role(choice, event):
             return b""
         if not self._plausible and not self._fits(choice, event):
             self.broken = TOO_MUCH_TEXT
@@ -121,8 +121,8 @@ class LaterLeg(LegFilter):
             if self._before_text and "logprobs" in choice:
                 choice["logprobs"] = _shifted(choice["logprobs"], self._before_text)
         if choices:
-            members["choices"] = _raw(choices)
-        for name in _SHARED:
+            members["choices"] = raw_json(choices)
+        for name in SHARED:
             if name in members and name in self._shared:
                 members[name] = self._shared[name]
         if "usage" in members and bytes(members["usage"]).startswith(b"{"):
@@ -146,23 +146,23 @@ class LaterLeg(LegFilter):
         details = counts.get("completion_tokens_details")
         if isinstance(details, dict) and isinstance(reasoning := details.get("reasoning_tokens"), int):
             details["reasoning_tokens"] = reasoning + self._reasoning_tokens
-        return _raw(counts)
+        return raw_json(counts)
 
 
-def _only_role(choice: Members, event: bytes) -> bool:
+def without_role(choice: Members, event: bytes) -> bool:
     """Take the role out of a delta, and return whether the event has nothing else."""
-    delta = _MEMBERS.decode(choice["delta"]) if "delta" in choice else {}
+    delta = MEMBERS.decode(choice["delta"]) if "delta" in choice else {}
     if "role" not in delta:
         return False
     if IDS.search(event) is None:
         return True
     del delta["role"]
-    choice["delta"] = _raw(delta)
+    choice["delta"] = raw_json(delta)
     return False
 
 
 def _text_of(choice: Members) -> str:
-    delta = _MEMBERS.decode(choice["delta"]) if "delta" in choice else choice
+    delta = MEMBERS.decode(choice["delta"]) if "delta" in choice else choice
     texts = [delta[name] for name in _TEXTS if name in delta and bytes(delta[name]).startswith(b'"')]
     return "".join([_STRING.decode(text) for text in texts])
 
@@ -175,16 +175,16 @@ def _forget_prompt(members: Members, choice: Members) -> None:
         choice["prompt_token_ids"] = _NULL
 
 
-def _shared(first_event: bytes) -> Members:
+def shared_members(first_event: bytes) -> Members:
     """Return what all events have in common with the first event of the stream."""
     try:
-        members = _MEMBERS.decode(data_of(first_event))
+        members = MEMBERS.decode(data_of(first_event))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return {name: members[name].copy() for name in _SHARED if name in members}
+    return {name: members[name].copy() for name in SHARED if name in members}
 
 
-def _raw(value: object) -> msgspec.Raw:
+def raw_json(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
@@ -192,8 +192,8 @@ def _shifted(logprobs: msgspec.Raw, by_characters: int) -> msgspec.Raw:
     """Return the log-probabilities of a completion with the offsets of the whole text."""
     if not bytes(logprobs).startswith(b"{"):
         return logprobs
-    members = _MEMBERS.decode(logprobs)
+    members = MEMBERS.decode(logprobs)
     if "text_offset" not in members:
         return logprobs
-    members["text_offset"] = _raw([offset + by_characters for offset in _ID_LIST.decode(members["text_offset"])])
-    return _raw(members)
+    members["text_offset"] = raw_json([offset + by_characters for offset in _ID_LIST.decode(members["text_offset"])])
+    return raw_json(members)

@@ -16,7 +16,7 @@ from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.request_fields import TrackedFields
 from router.gateway.layers.migration.resumed_prompt import resumed_prompt
-from router.gateway.layers.migration.resumed_stream import ResumedStream
+from router.gateway.layers.migration.resumed_stream import LegAfterDeath, RestartedStream, ResumedStream
 from router.gateway.layers.migration.settings import MigrationSettings
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.gateway.layers.migration.whole_tokens import WholeTokens
@@ -28,9 +28,13 @@ from router.requests.layer import LayeredAttempt, LayeredRequest, Rewrite, Rewri
 from router.requests.metrics import GatewayMetrics
 from router.requests.outgoing import OutgoingBody
 from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, appended, spliced
-from router.tokenization.body.parsed_body import COMPLETIONS_PATH, ParsedBody, as_bool
+from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, ParsedBody, as_bool
 
 _MOST_MODELS: Final = 64
+_ONCE: Final = (Ineligible.OPTED_OUT, Ineligible.SIGNED, Ineligible.SEVERAL_ANSWERS, Ineligible.TRANSFER)
+"""Requests that do not begin again, although the client has the role alone."""
+AGAIN_BYTES: Final = 65_536
+"""Larger bodies are not kept for an answer that may have to begin again."""
 DRAIN: Final = "drain"
 TRACKED: Final = "tracked"
 
@@ -105,8 +109,8 @@ class MigrationRewrite(Rewrite):
     """One stream: whether it can go on elsewhere, what is known of it, and how often it has."""
 
     __slots__ = (
-        "_asks", "_body", "_decided", "_feature", "_holds", "_leg", "_moves", "_request", "_salt", "_settings",
-        "_stream",
+        "_again", "_asks", "_body", "_decided", "_feature", "_holds", "_leg", "_moves", "_request", "_salt",
+        "_settings", "_stream",
     )  # fmt: skip
 
     def __init__(self, feature: Migration, request: LayeredRequest) -> None:
@@ -122,19 +126,23 @@ class MigrationRewrite(Rewrite):
         self._stream: TrackedStream | None = None
         self._leg: LegFilter | None = None
         """The filter of the first leg, as it was last sent."""
+        self._again: OutgoingBody | None = None
+        """What the worker of a stream without ids got."""
         self._moves = 0
 
     # the first leg
 
     def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
         settings = self._settings = self._feature.of(ticket.request.route)
-        self._leg = self._stream = None
+        self._leg = self._stream = self._again = None
         if settings is None:
             return made
         fields = fields_of(made.body) if len(made.body) <= MAX_SEARCHED_BYTES else None
         why = self._refusal(made.body, fields, ticket)
         if why is not None or fields is None:
             self._count(why or Ineligible.BODY)
+            begins_again = why not in _ONCE and self._request.head.path == CHAT_PATH
+            self._again = made if begins_again and len(made.body) <= AGAIN_BYTES else None
             return made
         self._count(TRACKED)
         return self._asking(made, fields, settings, ticket)
@@ -205,27 +213,44 @@ class MigrationRewrite(Rewrite):
         after_s = None if self._settings is None else self._settings.drain_after_s
         return after_s is not None and self._feature.drains.lasted_s(endpoint_id) >= after_s
 
-    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float) -> ResumedStream | None:
-        feature, stream, body, request = self._feature, self._stream, self._body, attempt.ticket.request
+    def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float, preamble: bytes) -> LegAfterDeath | None:
         answer_filter, lost = attempt.answer_filter, attempt.ticket.candidate.endpoint.id
-        if stream is None or body is None or not isinstance(answer_filter, LegFilter):
-            return None
-        trigger = answer_filter.broken or trigger
         drains = trigger == DRAIN
-        why = self._why_not(dies=not drains)
-        if drains and (why is not None or not self._leaves(lost)):
+        if drains and not self._leaves(lost):
             return None
-        if why is None and feature.pool_lost(lost, request.model):
+        trigger = trigger if answer_filter is None else answer_filter.broken or trigger
+        tracked, moves = isinstance(answer_filter, LegFilter), self._settings is not None
+        why = self._why_not(dies=not drains) if tracked else self._why_not_again(preamble, dies=not drains)
+        if moves and why is None and self._feature.pool_lost(lost, attempt.ticket.request.model):
             why = Ineligible.POOL_LOST
-        if why is not None:
-            feature.metrics.migrations.add(1.0, (trigger, why.value))
+        if why is not None or not moves:
+            if tracked and not drains:
+                self._feature.metrics.migrations.add(1.0, (trigger, str(why)))
             return None
         self._moves += not drains
+        if isinstance(answer_filter, LegFilter):
+            return self._rest(attempt, answer_filter, lost, trigger, read_s)
+        again, request = self._again, attempt.ticket.request
+        assert again is not None
+        return RestartedStream(self, request, lost, self._feature.permits, trigger, read_s, again, preamble)
+
+    def _why_not_again(self, preamble: bytes, *, dies: bool) -> Ineligible | None:
+        """Return why an answer that cannot go on cannot begin again either."""
+        settings = self._settings
+        if settings is None or self._again is None or not preamble:
+            return Ineligible.NO_IDS
+        return Ineligible.LIMIT if dies and self._moves >= settings.limit else None
+
+    def _rest(
+        self, attempt: LayeredAttempt, answer_filter: LegFilter, lost: str, trigger: str, read_s: float
+    ) -> ResumedStream:
+        feature, stream, body, request = self._feature, self._stream, self._body, attempt.ticket.request
+        assert stream is not None and body is not None
         ids = stream.cut()
         request = resumed_prompt(request, ids, attempt.ticket.candidate.block_tokens, self._salt)
         request = msgspec.structs.replace(request, max_tokens=body.budget(len(stream.output)))
         return ResumedStream(
-            self, request, lost, stream, ids, body, answer_filter.inner, feature.permits, trigger, read_s,
+            self, request, lost, feature.permits, trigger, read_s, stream, ids, body, answer_filter.inner,
             holds=self._holds,
         )  # fmt: skip
 

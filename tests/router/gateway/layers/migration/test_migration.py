@@ -100,6 +100,32 @@ async def test_only_the_role_was_sent(rig):
     assert reply.body.count(b'"role"') == 1
 
 
+GUIDED = {"response_format": {"type": "json_object"}, "tools": [{"type": "function"}], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("death", ["reset", "cut"])
+async def test_an_answer_of_which_only_the_role_was_sent_begins_again(rig, death):
+    """Any chat can, because its client has no token: here with guided output, and without ids."""
+    body = body_of(**GUIDED)
+    first, second = TokenWorker(ANSWER, 0, death, pause_s=0.1), TokenWorker(ANSWER, name="other")
+    gate, reply = await migrated(rig, first, second, raw=post(body=body))
+    events = events_of(reply)
+    assert text_of(events) == ANSWER and finishes(events) == ["stop"]
+    assert {event["id"] for event in events} == {"cmpl-w"}
+    assert reply.body.count(b'"role"') == 1
+    assert second.bodies == [json.loads(body)]
+    assert gate.counted("migrations") == [("cut", "resumed")]
+    assert gate.recorded.usage.prompt_tokens == len(PROMPT) and gate.idle
+
+
+@pytest.mark.parametrize(("more", "dies_at"), [(GUIDED, 1), (GUIDED | {"n": 2}, 0), (GUIDED | {"x": "y" * 70_000}, 0)])
+async def test_another_answer_does_not_begin_again(rig, more, dies_at):
+    first, second = TokenWorker(ANSWER, dies_at, pause_s=0.1), TokenWorker(ANSWER, name="other")
+    gate, reply = await migrated(rig, first, second, raw=post(body=body_of(**more)))
+    assert error_of(reply) == "worker_died_in_stream"
+    assert second.bodies == [] and gate.counted("migrations") == []
+
+
 async def test_ids_reach_a_client_that_asked_for_them_once(rig):
     expected = await whole(rig, body=body_of(return_token_ids=True))
     first, second = TokenWorker(ANSWER, 12, name="w"), TokenWorker(ANSWER, name="other")
