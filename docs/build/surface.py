@@ -60,10 +60,10 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "limit_admitted_requests",
         ("operator", "a how-to"): "handovers pulls handover_seconds worker_deaths fallbacks redials requests_by_key "
         "migrations migration_gap_seconds migration_requests "
-        "class_waiting_requests "
-        "class_waiting_seconds class_refusals rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens "
-        "kv_transfer_tokens_per_second "
+        "rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
         "late_probes traces replica_faults sidecar_registered",
+        ("operator", "`top` and the console, by class"): "class_waiting_requests class_waiting_seconds class_refusals "
+        "class_tenant_waiting_requests class_service_level_requests",
         ("operator", "how long requests waited without a worker"): "queue_seconds",
         ("operator", "what gateways ask the endpoint picker, and what they get"): "picks picker_streams",
         ("test", "soaks and faults look for leaks and for what workers were asked"): "tasks probes self_tests",

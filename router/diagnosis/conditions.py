@@ -86,6 +86,21 @@ def _view_remedies(in_force: InForce, facts: Facts) -> list[str]:
     ]
 
 
+def _for_classes(in_force: InForce, facts: Facts) -> list[str]:
+    """Return what may help classes that miss their service level, without what is in force."""
+    classes = in_force.classes
+    no_floor = [name for name, one in classes.items() if one.slo.ttft is not None and not one.floor]
+    no_tpot = [name for name, one in classes.items() if one.slo.ttft is not None and one.slo.tpot is None]
+    admits_all = [name for name, one in classes.items() if one.max_wait_s is None]
+    remedies = [
+        (no_floor, "leave a part of each worker free (classes.NAME.floor) for {names}"),
+        (no_tpot, "keep others out of the batches (classes.NAME.slo.tpot) of {names}"),
+        (admits_all, "refuse what would come too late (classes.NAME.max_wait_s) in {names}"),
+    ]
+    found = [text.format(names=", ".join(names[:_WORKERS_SHOWN])) for names, text in remedies if names]
+    return [*found, "add workers, where late streams waited for room or the worker alone takes too long"]
+
+
 def _limits(in_force: InForce, facts: Facts) -> list[str]:
     return [
         "`warmroute limits left` has what is left; `warmroute limits set` changes a limit while the gateway runs",
@@ -221,6 +236,15 @@ ROUTING = (
         fixed("`warmroute_cached_differences_total` has the reasons; the page on alerts says what each means"),
         measure="{value} of the responses report another number of cached tokens.", unit="percentage",
         alert_after="15m", finding_after_s=60.0,
+    ),
+    Condition(
+        "class_misses_level", DEGRADED, "routing",
+        share("class_service_level_requests", 15, 0.05, ">", ("request_class",), 'met="false"', least=20),
+        "The class {request_class} misses its service level", "Classes miss their service level.",
+        "More than 5 % of their streams are later or slower than slo.ttft or slo.tpot of the class.",
+        _for_classes, _reason("class {subject}"),
+        measure="{value} of the first one's streams missed it.", unit="percentage",
+        alert_after="10m", finding_after_s=20.0, implied_by="no_worker_ready",
     ),
     Condition(
         "policy_fails", DEGRADED, "routing", risen("policy_errors", 10, "policy"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from policies.registry import hold_of, lanes_of
-from router.config.model import Config, PolicyConfig
+from router.config.model import ClassConfig, Config, PolicyConfig
 from router.diagnosis.facts import Facts
 from router.diagnosis.split_plan import PoolMember
 from router.placement.policies.chosen_policy import spec_of
@@ -35,6 +35,7 @@ class InForce:
     kv_tiers: bool = False
     pool: Sequence[PoolMember] = ()
     link: tuple[float, float] | None = None
+    classes: Mapping[str, ClassConfig] = field(default_factory=dict)
 
     @property
     def counts_cached(self) -> bool:
@@ -59,4 +60,5 @@ def in_force(config: Config, policy: PolicyConfig, facts: Facts) -> InForce:
         kv_tiers=bool(facts.workers) and all(one.connector for one in facts.workers),
         pool=facts.pool if connector else (),
         link=facts.link if connector else None,
+        classes=config.classes,
     )

@@ -162,6 +162,10 @@ _TABLE = {
     "worker, by class.",
     "counter class_refusals{request_class,reason}": "Requests refused by their class: predicted-wait (at arrival), "
     "waited (for as long as it allows) or queue-full.",
+    "gauge class_tenant_waiting_requests{request_class,tenant}": "Requests that wait now for their turn, by class and "
+    "tenant, or key without a tenant, of the hundred with the most.",
+    "counter class_service_level_requests{request_class,target,met}": "Streams of a class with a service level, by "
+    "class, target (ttft or tpot) and whether they met it.",
     # identity of prompts
     "gauge max models{tokenizer}": "Models by what tokenises their prompts: local, worker (its /tokenize, which is "
     "slower), or none, so that prompts have no token ids.",

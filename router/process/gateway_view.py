@@ -114,11 +114,16 @@ class GatewayView:
     async def known(self) -> ProcessKnows:
         now_s = self.now_s()
         facts = msgspec.structs.replace(
-            facts_of(self.fleet, self.residency, self.identity, {}),
+            facts_of(self.fleet, self.residency, self.identity, self._late()),
             pool=members(self.fleet.endpoints, self.config.handover.connector),
             link=self.core.planner.links["handover"].fleet(now_s),
         )
         return ProcessKnows(self.measurements.measured(now_s), facts)
+
+    def _late(self) -> dict[str, str]:
+        """Return why streams of classes were late."""
+        late = self.gateway.statistics().get("classes", {}).get("late", {})
+        return {f"class {name}": why for name, why in late.items()}
 
     async def diagnosis(self) -> Diagnosis | None:
         return await self.plane.diagnosis(self)

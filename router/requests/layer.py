@@ -14,6 +14,7 @@ import msgspec
 from router.config.model import RouteConfig
 from router.errors import RequestError
 from router.metrics.instruments import Reading
+from router.placement.admission.classes import Claim
 from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
 from router.requests.outgoing import AnswerFilter, OutgoingBody
@@ -34,6 +35,7 @@ class LayeredRequest(Protocol):
     named: str | None
     request: Request | None
     arrived_s: float
+    claim: Claim | None
     exemplar: str | None
     rewrites: Sequence[Rewrite]
 

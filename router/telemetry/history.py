@@ -23,6 +23,11 @@ _MISROUTED = "warmroute_misrouted_requests"
 _COMPARED = "warmroute_cached_comparisons"
 _HELD = "warmroute_held_requests"
 _QUEUED = "warmroute_queued_requests"
+_CLASS_WAITING = "warmroute_class_waiting_requests"
+_CLASS_SECONDS = "warmroute_class_waiting_seconds"
+_CLASS_TENANTS = "warmroute_class_tenant_waiting_requests"
+_CLASS_REFUSALS = "warmroute_class_refusals"
+_CLASS_LEVELS = "warmroute_class_service_level_requests"
 
 Key = tuple[str, str]
 """A route and a model."""
@@ -53,13 +58,26 @@ class RouteTraffic(msgspec.Struct, frozen=True):
     held: int
 
 
+class ClassTraffic(msgspec.Struct, frozen=True):
+    """One class of requests: those that wait at the end of a point and their work in seconds of a worker, by tenant
+    too, and those refused in its time. `level_share` is the share of its streams that met their service level, null
+    without streams that have one."""
+
+    request_class: str
+    waiting: int
+    work_s: float
+    tenants: dict[str, int]
+    refused: int
+    level_share: float | None
+
+
 class TrafficPoint(msgspec.Struct, frozen=True):
     """The traffic of the `seconds` before `at`, which is in seconds since 1970.
 
     `cached_share` is the share of prompt tokens that were cached, of answers that report it. `misrouted_share` is the
     share of compared answers that found fewer cached tokens than predicted, and fewer than another worker was predicted
-    to have. `errors` counts the gateway's own errors by phase, and `held` and `queued` the requests that waited at the
-    end.
+    to have. `classes` is empty without classes. `errors` counts the gateway's own errors by phase, and `held` and
+    `queued` the requests that waited at the end.
     """
 
     at: float
@@ -70,6 +88,7 @@ class TrafficPoint(msgspec.Struct, frozen=True):
     errors: dict[str, int]
     held: int
     queued: int
+    classes: list[ClassTraffic] = []
 
 
 class TrafficHistory:
@@ -113,7 +132,24 @@ class _Period:
             errors=_by_last(self._errors),
             held=int(_sum(self._held)),
             queued=int(_sum(self._now.values.get(_QUEUED, {}))),
+            classes=[self._class(name) for (name,) in self._now.values.get(_CLASS_WAITING, {})],
         )
+
+    def _class(self, name: str) -> ClassTraffic:
+        now, levels = self._now.values, self._of_class(self._risen(_CLASS_LEVELS), name)
+        tenants = self._of_class(now.get(_CLASS_TENANTS, {}), name)
+        return ClassTraffic(
+            request_class=name,
+            waiting=int(now[_CLASS_WAITING][name,]),
+            work_s=round(now.get(_CLASS_SECONDS, {}).get((name,), 0.0), 3),
+            tenants={tenant: int(number) for (_, tenant), number in tenants.items() if number},
+            refused=int(_sum(self._of_class(self._risen(_CLASS_REFUSALS), name))),
+            level_share=_share(_sum({key: n for key, n in levels.items() if key[-1] == "true"}), _sum(levels)),
+        )
+
+    @staticmethod
+    def _of_class(series: Mapping[Labels, float], name: str) -> dict[Labels, float]:
+        return {labels: value for labels, value in series.items() if labels[0] == name}
 
     def _keys(self) -> set[Key]:
         observed = [*self._ttft.items(), *self._outputs.items()]

@@ -160,6 +160,13 @@ CASES = {
         ),
         ("0+10x120", "0+1x120"), ("0+10x120", "0+10x120"),
     ),
+    "WarmrouteClassMissesLevel": (
+        beside(
+            of("class_service_level_requests_total", request_class="chat", target="ttft", met="true"),
+            of("class_service_level_requests_total", request_class="chat", target="ttft", met="false"),
+        ),
+        ("0+100x120", "0+1x120"), ("0+10x120", "0+10x120"),
+    ),
     "WarmroutePolicyFails": (of("policy_errors_total", policy="mine"), "3x120", "0+1x120"),
     "WarmrouteTokenizerSlow": (of("models", tokenizer="worker"), "0x120", "2x120"),
     "WarmrouteReplicaAlone": (of("replica_alone"), "0x120", "1x120"),

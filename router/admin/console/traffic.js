@@ -102,7 +102,17 @@ function Now({ point }) {
         seconds(one.ttft_p50_s), seconds(one.ttft_p95_s), seconds(one.gap_p50_s), seconds(one.gap_p95_s),
         percent(one.cached_share), Object.values(one.errors).reduce((sum, count) => sum + count, 0), one.held,
       ]) : [["no traffic", ...Array(9).fill("")]]} />
-    <${Table} caption="The last ten seconds of all requests" columns=${all.map(([title]) => title)} rows=${[all.map(([, shown]) => shown)]} />`;
+    <${Table} caption="The last ten seconds of all requests" columns=${all.map(([title]) => title)} rows=${[all.map(([, shown]) => shown)]} />
+    ${point.classes.length ? html`<${Table} caption="Classes: waiting now, and the last ten seconds"
+      columns=${["Class", "Waiting", "Work", "Refused", "Level met", "Waiting by tenant"]}
+      rows=${point.classes.map((one) => [one.request_class, one.waiting, seconds(one.work_s), one.refused, percent(one.level_share), tenants(one)])} />` : null}`;
+}
+
+// The tenants with the most waiting requests.
+function tenants(one) {
+  const all = Object.entries(one.tenants).sort(([, some], [, other]) => other - some);
+  const shown = all.slice(0, 5).map(([name, count]) => `${name || "no key"} ${count}`);
+  return [...shown, ...(all.length > 5 ? [`and ${all.length - 5} more`] : [])].join(", ");
 }
 
 function Chart({ title, times, series, zoom, look }) {

@@ -22,6 +22,7 @@ DIAGNOSE_S = 10.0
 """Time between two diagnoses."""
 SILENT_S = 45.0
 """Longest time without a byte. The gateway sends a comment every 15 s."""
+_TENANTS_SHOWN = 5
 _STATES = {"ready": "green", "unhealthy": "red"}
 
 
@@ -31,11 +32,13 @@ def register(commands: Commands) -> None:
 
 
 class FollowedFleet:
-    """The rows of the fleet, as its stream of events tells them, and the latest diagnosis."""
+    """The rows of the fleet, as its stream of events tells them, the latest diagnosis, and the classes."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
         self.diagnosis: dict[str, Any] = {}
+        self.classes: list[dict[str, Any]] = []
+        """Those of the latest ten seconds, in the order in which they go first."""
 
     def heard(self, name: str, value: Any) -> None:
         if name == "snapshot":
@@ -60,6 +63,8 @@ class FollowedFleet:
         parts.append(_table(busiest[:most]))
         if len(busiest) > most:
             parts.append(Text(f"and {len(busiest) - most} more with fewer requests"))
+        if self.classes:
+            parts.append(_class_table(self.classes))
         return Group(*parts)
 
     def _hurts(self) -> Iterator[str]:
@@ -76,7 +81,7 @@ def _top(arguments: argparse.Namespace) -> int:
         print(call(arguments, "GET", "/fleet").body.decode())
         return 0
     console, fleet = wide_console(), FollowedFleet()
-    fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
+    _look(arguments, fleet)
     if arguments.once or not console.is_terminal:
         fleet.heard("snapshot", call(arguments, "GET", "/fleet").document)
         console.print(fleet.shown(len(fleet.rows)))
@@ -105,9 +110,20 @@ def _diagnose(arguments: argparse.Namespace, fleet: FollowedFleet) -> None:
     while True:
         time.sleep(DIAGNOSE_S)
         try:
-            fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
+            _look(arguments, fleet)
         except AdminClientError:
             continue  # the stream says that the gateway is gone
+
+
+def _look(arguments: argparse.Namespace, fleet: FollowedFleet) -> None:
+    """Ask for what does not come as events.
+
+    Raises:
+        AdminClientError: the admin port cannot be reached, or refuses.
+    """
+    fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
+    points = call(arguments, "GET", "/traffic?limit=1").document["points"]
+    fleet.classes = points[0].get("classes", []) if points else []
 
 
 def events(arguments: argparse.Namespace, path: str) -> Iterator[tuple[str, Any]]:
@@ -144,6 +160,30 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     for row in rows:
         state = Text(row["state"], style=_STATES.get(row["state"], "yellow"))
         table.add_row(Text(row["name"] or row["id"]), state, *(Text(cell) for cell in _cells(row)))
+    return table
+
+
+def _class_table(classes: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    heads = ("class", "waiting", "work", "refused", "level met", "waiting by tenant")
+    table = Table()
+    for head in heads:
+        table.add_column(head, justify="left" if head in (heads[0], heads[-1]) else "right")
+    for one in classes:
+        largest = sorted(one["tenants"].items(), key=lambda item: (-item[1], item[0]))[:_TENANTS_SHOWN]
+        tenants = ", ".join(f"{name or 'no key'} {number:,}" for name, number in largest)
+        more = len(one["tenants"]) - len(largest)
+        cells = (
+            one["request_class"],
+            f"{one['waiting']:,}",
+            seconds(one["work_s"]),
+            f"{one['refused']:,}",
+            share(one["level_share"]),
+            tenants + (f", and {more} more" if more else ""),
+        )
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -41,6 +41,13 @@ CASES = {
         {("cached_comparisons", "a", "equal"): "+9", ("cached_comparisons", "a", "over"): "+1"},
         {("cached_comparisons", "a", "equal"): "+5", ("cached_comparisons", "a", "over"): "+5"},
     ),
+    "class_misses_level": (
+        {("class_service_level_requests", "chat", "ttft", "true"): "+9"},
+        {
+            ("class_service_level_requests", "chat", "ttft", "true"): "+5",
+            ("class_service_level_requests", "chat", "ttft", "false"): "+5",
+        },
+    ),
     "policy_fails": ({("policy_errors", "mine"): 0}, {("policy_errors", "mine"): "+1"}),
     "tokenizer_slow": ({("models", "local"): 2, ("models", "worker"): 0}, {("models", "worker"): 1}),
     "replica_alone": ({("replica_alone",): 0}, {("replica_alone",): 1}),

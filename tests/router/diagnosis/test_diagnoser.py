@@ -126,3 +126,30 @@ def test_a_worker_that_gets_no_requests_is_found_once_and_not_for_its_events_too
     diagnoser.diagnosis(read)
     found = {one.check: one.which for one in diagnoser.diagnosis(read).findings}
     assert found == {"worker_unhealthy": ["a:1"], "events_disconnected": ["b:2#1"]}
+
+
+def test_a_class_that_misses_its_level_says_why_and_what_is_not_in_force():
+    clock = iter(range(1_700_000_000, 1_800_000_000, 30))
+    diagnoser = Diagnoser(clock=lambda: float(next(clock)))
+    config = msgspec.convert(
+        {"classes": {"chat": {"slo": {"ttft": 0.5, "tpot": 0.03}, "max_wait_s": 10}, "batch": {"share": 0}}}, Config
+    )
+    facts = Facts(reasons={"class chat": "they waited for room"})
+    force = in_force(config, PolicyConfig(), facts)
+
+    def seen(met, missed):
+        series = {("chat", "ttft", "true"): met, ("chat", "ttft", "false"): missed}
+        values = {"class_service_level_requests": series, "ready_workers": {(): 1.0}}
+        return diagnoser.diagnosis(inputs(values, facts, force)).findings
+
+    assert seen(100.0, 0.0) == []
+    for met, missed in ((150.0, 30.0), (200.0, 60.0), (250.0, 90.0)):
+        findings = seen(met, missed)
+    (one,) = findings
+    assert (one.check, one.which, one.why) == ("class_misses_level", ["chat"], ["they waited for room"])
+    assert one.to_try == [
+        "leave a part of each worker free (classes.NAME.floor) for chat",
+        "refuse what would come too late (classes.NAME.max_wait_s) in batch",
+        "add workers, where late streams waited for room or the worker alone takes too long",
+    ]
+    assert "37.5 %" in one.detail

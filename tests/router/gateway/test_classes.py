@@ -46,7 +46,7 @@ async def gate(rig):
 
     async def make(**options):
         worker = Worker()
-        made = await rig(worker, classes=CLASSES, **{"auth": {"allow": ["priority"]}} | options)
+        made = await rig(worker, **{"classes": CLASSES, "auth": {"allow": ["priority"]}} | options)
         made.worker, numbers = worker, itertools.count()
 
         def prompt():
@@ -234,3 +234,23 @@ async def test_explain_says_class_place_wait_and_why(gate):
     refused = await made.gateway.preview("/v1/chat/completions", {"x-request-class": "hasty"}, body, None)
     assert refused.turn["action"] == "refuse"
     assert waits(made)["chat"] == 1, "nothing has changed"
+
+
+async def test_what_waits_is_seen_by_tenant_and_late_streams_by_the_part_that_took_long(gate):
+    tenants = {"red": {"keys": ["red"], "classes": ["fast"], "trusted": True}}
+    classes = {"fast": {"slo": {"ttft": 0.001}}, "rest": {}}
+    made = await gate(auth=AUTH, tenants=tenants, classes=classes)
+    fairness = b"x-llm-d-inference-fairness-id: agent-7\r\n"
+    waiting = await made.send(post(extra=bearer(RED) + fairness))
+    await eventually(lambda: waits(made)["fast"] == 1)
+    readings = {(name, labels): value for name, labels, value in made.gateway.readings()}
+    assert readings["warmroute_class_tenant_waiting_requests", ("fast", "red")] == 1
+    for client in (made.first, waiting):
+        await made.worker.answer()
+        assert (await client.read()).status == 200
+    await eventually(lambda: made.idle)
+    readings = {(name, labels): value for name, labels, value in made.gateway.readings()}
+    assert readings["warmroute_class_service_level_requests", ("fast", "ttft", "false")] >= 1
+    assert ("warmroute_class_tenant_waiting_requests", ("fast", "red")) not in readings
+    late = made.gateway.statistics()["classes"]["late"]["fast"]
+    assert "late streams took" in late and "before they went to a worker" in late

@@ -95,3 +95,26 @@ def test_an_hour_is_kept(traffic):
         traffic.look(10.0)
     assert len(traffic.history.points) == KEPT
     assert traffic.history.points[0].at == 1_000.0 + 60.0
+
+
+def test_a_point_has_the_classes_of_now_and_what_rose_since_the_one_before(traffic):
+    def look(at, refused, met):
+        snapshot = instruments_of(traffic.registry)
+        snapshot.values |= {
+            "warmroute_class_waiting_requests": {("chat",): 0, ("batch",): 7},
+            "warmroute_class_waiting_seconds": {("chat",): 0.0, ("batch",): 3.5},
+            "warmroute_class_tenant_waiting_requests": {("batch", "red"): 5, ("batch", ""): 2},
+            "warmroute_class_refusals": {("chat", "waited"): 1.0, ("chat", "queue-full"): refused},
+            "warmroute_class_service_level_requests": {
+                ("chat", "ttft", "true"): met, ("chat", "ttft", "false"): 10.0,
+            },
+        }  # fmt: skip
+        traffic.at = at
+        traffic.history.observe(snapshot)
+        return traffic.history.points[-1]
+
+    look(1_010.0, 2.0, 10.0)
+    chat, batch = look(1_020.0, 5.0, 13.0).classes
+    assert (chat.request_class, chat.waiting, chat.refused, chat.level_share, chat.tenants) == ("chat", 0, 3, 1.0, {})
+    assert (batch.waiting, batch.work_s, batch.level_share) == (7, 3.5, None)
+    assert batch.tenants == {"red": 5, "": 2}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
@@ -16,10 +17,12 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
 from router.placement.tickets import Held, Queued, Reject, Ticket
 from router.requests.incoming import IncomingRequest
-from router.requests.layer import Feature
+from router.requests.layer import Feature, Layer, LayeredRequest
 from router.requests.layers.classes.claims import claim_of
+from router.requests.layers.classes.levels import ClassLevels, LevelLayer
 from router.requests.queues.request import WaitingRequest, count
 
+_TENANTS_SHOWN: Final = 100
 _HELD: Final = Held(None, 0.0)
 REFUSALS: Final = ("predicted-wait", "waited", "queue-full")
 
@@ -35,6 +38,7 @@ class RequestClasses(Feature):
         self._admission: Admission[IncomingRequest] = Admission(
             classes, core.dispatcher, fleet, core.loads, core.tickets, Random()
         )
+        self._levels = ClassLevels(classes)
         self._most = config.limits.max_queued_requests
         self._loop, self._fleet, self._tickets = loop, fleet, core.tickets
         self._waiting: dict[IncomingRequest, WaitingRequest] = {}
@@ -50,7 +54,10 @@ class RequestClasses(Feature):
 
     def adopt(self, routes: Sequence[RouteConfig]) -> bool:
         self._by_route = {route.name: route.request_class for route in routes}
-        return False  # it has no layers: the gate asks it
+        return bool(self._levels)  # the gate asks it in any case
+
+    def layer(self, request: LayeredRequest) -> Layer | None:
+        return LevelLayer(self._levels, request)
 
     def claim(self, incoming: IncomingRequest, request: Request) -> Claim:
         by_route = self._by_route.get(request.route)
@@ -169,10 +176,26 @@ class RequestClasses(Feature):
             yield "warmroute_class_waiting_seconds", (name,), seconds
         for (name, reason), refused in self._refusals.items():
             yield "warmroute_class_refusals", (name, reason), refused
+        for (name, tenant), requests in self._by_tenant().items():
+            yield "warmroute_class_tenant_waiting_requests", (name, tenant), requests
+        yield from self._levels.readings()
+
+    def _by_tenant(self) -> Mapping[tuple[str, str], int]:
+        """Return how many requests of each tenant wait, by class. Those beyond the largest ones are counted as one."""
+        found: Counter[tuple[str, str]] = Counter()
+        for incoming in self._waiting:
+            if incoming.claim is not None:
+                found[incoming.claim.of.name, incoming.claim.tenant.partition("/")[0]] += 1
+        largest = found.most_common(_TENANTS_SHOWN)
+        rest: Counter[tuple[str, str]] = Counter()
+        for (name, _), requests in found.most_common()[_TENANTS_SHOWN:]:
+            rest[name, "other"] += requests
+        return {**rest, **dict(largest)}
 
     def statistics(self) -> Mapping[str, Any]:
         refused = {name: sum(n for (one, _), n in self._refusals.items() if one == name) for name in self._classes}
-        return {"classes": {"waiting": self._admission.statistics(), "refused": refused}}
+        late = self._levels.reasons({name: work_s for name, (_, work_s) in self._admission.waiting().items()})
+        return {"classes": {"waiting": self._admission.statistics(), "refused": refused, "late": late}}
 
     def close(self) -> None:
         if self._room in self._tickets.on_room:

@@ -64,3 +64,22 @@ def test_it_draws_each_event_and_ends_with_the_stream(monkeypatch, capsys, name)
     assert top._follow(argparse.Namespace(), console, top.FollowedFleet()) == 1
     assert "a:1" in console.file.getvalue()
     assert "the stream has ended" in capsys.readouterr().err
+
+
+def test_classes_are_shown_with_their_largest_tenants():
+    fleet = top.FollowedFleet()
+    tenants = {f"t{number}": number for number in range(1, 8)}
+    batch = {
+        "request_class": "batch",
+        "waiting": 28,
+        "work_s": 3.5,
+        "tenants": tenants,
+        "refused": 2,
+        "level_share": None,
+    }
+    fleet.classes = [batch | {"request_class": "chat", "waiting": 0, "tenants": {"": 1}, "level_share": 0.9}, batch]
+    shown = Console(width=160, record=True, file=io.StringIO())
+    shown.print(fleet.shown(5))
+    text = shown.export_text()
+    assert "t7 7, t6 6, t5 5, t4 4, t3 3, and 2 more" in text and "no key 1" in text
+    assert "90" in text and text.index("chat") < text.index("batch")
