@@ -120,6 +120,7 @@ def _dataset(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--prefix-len", "--random-prefix-len", type=whole, default=0, help="tokens of a shared prefix")
     group.add_argument("--num-prefixes", type=positive, default=10, help="prefixes of prefix_repetition (default 10)")
+    group.add_argument("--disable-shuffle", action="store_true", help="keep the order of sharegpt's and custom's rows")
     group.add_argument("--multi-turn", action="store_true", help="play every turn of sharegpt, with the real answers")
     group.add_argument("--seed", type=int, default=0, help="draws times and texts (default 0)")
 
@@ -159,6 +160,11 @@ def _judgement(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--attainment", type=_SHARE, default=0.99, help="share of the requests that is to meet them (default 0.99)"
+    )
+    group.add_argument(
+        "--find",
+        choices=("goodput", "knee"),
+        help="search the highest rate that meets the goals, or the concurrency where throughput stops to grow",
     )
     group.add_argument("--warm-up-s", type=_SECONDS, default=0.0, help="first part of the run that does not count")
 

@@ -158,7 +158,7 @@ def _number(path: Path, number: int, row: dict[str, Any], name: str) -> int:
 
 def _written(dataset: Dataset, seed: int, rows: list[Written], wording: Wording) -> Source:
     timed = any(one.at_s for one in rows)
-    if not timed:
+    if dataset.shuffle and not timed:
         stream(seed, "order").shuffle(rows)
     made = Source(iter(()), timed=timed, repeats=True)
     start_s = rows[0].at_s if rows else 0.0

@@ -24,6 +24,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     prefix_len: int = 0
     num_prefixes: int = 10
     multi_turn: bool = False
+    shuffle: bool = True
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

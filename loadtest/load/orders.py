@@ -37,6 +37,7 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
             prefix_len=args.prefix_len,
             num_prefixes=args.num_prefixes,
             multi_turn=args.multi_turn,
+            shuffle=not args.disable_shuffle,
         ),
         chat=args.backend == "openai-chat",
         endpoint=args.endpoint or ENDPOINTS[args.backend],

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from loadtest.load.command import INPUT_ERROR
 from loadtest.load.drive import Batch, LoadError, drive
 from loadtest.load.figures import detailed, figures
+from loadtest.load.find import find
 from loadtest.load.order import Order
 from loadtest.load.orders import order_of
 from loadtest.load.page import write_page
@@ -68,6 +69,12 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
         warm = played(console, before, Results(open_loop=False), "warm-up")
         if not warm.tally.completed:
             raise LoadError(f"no request of the warm-up was answered: {next(iter(warm.tally.errors))}")
+    if args.find is not None:
+        answer, found = find(args, order, console, lambda *run: played(console, *run))
+        found |= _about(args, order) | {"model_id": order.model}
+        if args.save_result:
+            write_json(result_file(args, found), found)
+        return int(answer)
     results = Results(args.goodput, args.attainment, args.warm_up_s, not order.is_closed)
     kept: list[Record] = []
     with ExitStack() as files:
@@ -167,7 +174,7 @@ def result_file(args: argparse.Namespace, found: Mapping[str, Any]) -> Path:
     """Return the path of the JSON, by default named as `vllm bench serve` names it."""
     if args.result_filename is not None:
         return Path(args.result_dir, args.result_filename)
-    at_once = f"-concurrency{found['max_concurrency']}" if found["max_concurrency"] else ""
+    at_once = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
     model = str(found["model_id"]).rpartition("/")[2]
-    label = args.label or found["backend"]
+    label = args.label or args.find or args.backend
     return Path(args.result_dir, f"{label}-{found['request_rate']}qps{at_once}-{model}-{found['date']}.json")

@@ -136,3 +136,8 @@ def test_wrong_values_are_named(flags, capsys):
     with pytest.raises(SystemExit):
         parsed(URL, *flags.split())
     assert flags.split()[1] in capsys.readouterr().err
+
+
+async def test_a_search_for_goodput_needs_goals(capsys):
+    assert await loaded("--find", "goodput") == 3
+    assert "needs the goals" in capsys.readouterr().err
