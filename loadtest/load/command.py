@@ -181,6 +181,13 @@ def _output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--metadata", type=_pair, nargs="+", action=_Pairs, default={}, metavar="K=V", help="further JSON fields"
     )
+    group.add_argument(
+        "--checkpoints", type=Path, metavar="DIR", help="for long runs: windows and rotated records; resumes from them"
+    )
+    group.add_argument("--checkpoint-each", type=_duration, default=600.0, metavar="TIME", help="(default 10m)")
+    group.add_argument(
+        "--watch-rss", type=_watched, metavar="PID|URL", help="process, or page of metrics, with the memory"
+    )
     for name, what in (("records", "one JSON line per request"), ("csv", "the figures"), ("html", "a page with plots")):
         group.add_argument(f"--{name}", type=_writable, metavar="FILE", help=f"write {what}")
 
@@ -231,6 +238,12 @@ def _duration(text: str) -> float:
     """Return seconds; 90, 90s, 30m, 72h and 3d are durations."""
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:])
     return above_zero(text[:-1]) * unit if unit else above_zero(text)
+
+
+def _watched(text: str) -> str:
+    if not text.isdigit() and not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a process id nor a URL")
+    return text
 
 
 def _percentiles(text: str) -> tuple[float, ...]:

@@ -22,6 +22,10 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
         WorkloadError: flags contradict each other, or the rate series is wrong.
     """
     name = args.dataset_name
+    if args.checkpoints is not None and args.duration is None:
+        raise WorkloadError("--checkpoints are for runs of a --duration")
+    if args.watch_rss is not None and args.checkpoints is None:
+        raise WorkloadError("--watch-rss needs --checkpoints, whose windows have the memory")
     rates = _rates(args)
     timed = rates is None and args.request_rate is None and args.users is None and args.max_concurrency is None
     return Order(

@@ -30,6 +30,8 @@ from loadtest.workload.wording import Wording
 
 TICK_S = 0.02
 """Time between two measurements of the loop's own lag."""
+EARLY_S = 0.001
+"""uvloop wakes up to a millisecond early."""
 Due = tuple[float, Session]
 
 
@@ -59,7 +61,6 @@ class Player:
         ticks = (begin_s + number * TICK_S for number in count())
         ticker = Pacer(lambda due_s: self._lag(time.monotonic() - due_s), ticks)
         try:
-            await asyncio.sleep(begin_s - time.monotonic())
             await (self._closed() if self._order.is_closed else self._open())
             if self._playing:
                 await asyncio.wait(set(self._playing))
@@ -109,6 +110,7 @@ class Player:
 
     async def _closed(self) -> None:
         users = self._order.users
+        await asyncio.sleep(self._begin_s - time.monotonic() + EARLY_S)
         clients = self._clients if users is None else len(range(self._place, users, self._order.processes))
         await asyncio.gather(*(self._one_client(number) for number in range(clients)))
 

@@ -15,9 +15,9 @@ class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One request; times are seconds from the beginning of the run.
 
     `intended_s` is when the schedule wanted it sent, `sent_s` when its bytes were written, `chunk_s` the first event
-    with choices, and `token_s` every event with generated text. `lag_s` is how late the client itself was, and
-    `waited_s` how long the request waited for --max-concurrency. `counted` is whether the endpoint reported tokens;
-    else `completion_tokens` is the number of events with text. `cached_tokens` is None if it was not reported.
+    with choices, and `token_s` every event with tokens from the first text on. `lag_s` is how late the client itself
+    was, and `waited_s` how long the request waited for --max-concurrency. `counted` is whether the endpoint reported
+    tokens; else `completion_tokens` is the number of `token_s`. `cached_tokens` is None if it was not reported.
     """
 
     id: str
@@ -131,9 +131,11 @@ MEASURES: Mapping[str, Measure] = {
         lambda one: None if one.answer_s is None else one.answer_s - one.intended_s,
     ),
     "tpot": Measure(
-        "TPOT", "(last text - first text) / (tokens - 1) of a request with two tokens or more", lambda one: one.tpot_s
+        "TPOT", "(last token - first text) / (tokens - 1) of a request with two tokens or more", lambda one: one.tpot_s
     ),
-    "itl": Measure("ITL", "gaps between events with text, of all requests together; an event may bring several tokens"),
+    "itl": Measure(
+        "ITL", "gaps between events with tokens, of all requests together; an event may bring several tokens"
+    ),
     "e2el": Measure("E2EL", "from the intended time to the end of the stream", lambda one: one.e2el_s),
     "ntpot": Measure(
         "NTPOT", "E2EL / tokens of the answer (normalised time per output token)", lambda one: one.ntpot_s

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from loadtest.load.command import INPUT_ERROR
 from loadtest.load.drive import Batch, LoadError, drive
+from loadtest.load.endurance import Endurance, growth
 from loadtest.load.figures import detailed, figures
 from loadtest.load.find import find
 from loadtest.load.order import Order
@@ -26,6 +27,7 @@ from loadtest.load.page import write_page
 from loadtest.load.records import Record
 from loadtest.load.report import print_report, write_csv, write_json
 from loadtest.load.results import Results
+from loadtest.report.sheet import print_sheet
 from loadtest.workload.errors import WorkloadError
 
 WARM_UP_SEED = 7_919
@@ -82,7 +84,10 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
         if args.records is not None:
             file = files.enter_context(args.records.open("wb"))
             heard.append(lambda one: _write(file, one))
-        played(console, order, results, "load", heard)
+        if args.checkpoints is None:
+            played(console, order, results, "load", heard)
+        else:
+            played_long(args, console, order, results, heard)
     if not results.tally.total:
         raise LoadError("no request was sent after the warm-up; make the run longer")
     findings = results.judged()
@@ -92,12 +97,39 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
     return int(findings.answer)
 
 
+def played_long(
+    args: argparse.Namespace, console: Console, order: Order, results: Results, heard: list[Callable[[Record], object]]
+) -> None:
+    """Play what is left of a long run, with its checkpoints.
+
+    Raises:
+        LoadError: nothing is left.
+    """
+    long = Endurance(args.checkpoints, args.checkpoint_each, args.goodput, args.watch_rss)
+    left_s = order.length_s - long.begun_s
+    if left_s <= 0.0:
+        raise LoadError(f"{args.checkpoints} has the whole run already; name another folder")
+    if long.resumed:
+        console.print(f"resumed after {long.resumed} windows, {left_s / 3600.0:,.2f} h left", highlight=False)
+    rest = msgspec.structs.replace(order, duration_s=left_s, seed=order.seed + long.resumed)
+    try:
+        played(console, rest, results, "load", [*heard, long.hear], lambda: long.tick(time.monotonic()))
+    finally:
+        long.close(time.monotonic())
+        print_sheet(console, growth(long.windows))
+
+
 def _write(file: IO[bytes], one: Record) -> None:
     file.write(msgspec.json.encode(one) + b"\n")
 
 
 def played(
-    console: Console, order: Order, results: Results, name: str, heard: list[Callable[[Record], object]] | None = None
+    console: Console,
+    order: Order,
+    results: Results,
+    name: str,
+    heard: list[Callable[[Record], object]] | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Results:
     """Play an order into `results`; Ctrl-C ends it early, and what came until then is kept."""
 
@@ -109,6 +141,7 @@ def played(
                 for one in batch.records:
                     for hear in heard or ():
                         hear(one)
+                tick()
                 shown()
 
             drive(order, on_batch)

@@ -45,10 +45,10 @@ class Seen:
     """One request. Times are of `time.monotonic`, which uvloop's clock rounds to milliseconds.
 
     `first_s` is the time of the first byte of the body, `chunk_s` that of the first event with choices, a role alone
-    included, `stamps_s` those of the events with generated text, reasoning and tool calls included, and `answer_s` that
-    of the first one with text of the answer. `code` is the error's code, `detail` the reason for the classification,
-    and `text` the answer. `worker` and `request_id` come from the response's head. `cached_tokens` is 0 unless
-    `says_cached`.
+    included, `stamps_s` those of the events with tokens from the first text on, reasoning and tool calls included, and
+    `answer_s` that of the first one with text of the answer. `code` is the error's code, `detail` the reason for the
+    classification, and `text` the answer. `worker` and `request_id` come from the response's head. `cached_tokens` is 0
+    unless `says_cached`.
     """
 
     began_s: float
@@ -264,8 +264,12 @@ class _Reader:
             seen.stamps_s.append(now_s)
             if seen.answer_s is None:
                 seen.answer_s = now_s
-        elif any(choice.thinks or (choice.finish_reason and not seen.stamps_s) for choice in body.choices):
-            seen.stamps_s.append(now_s)  # an answer of one token may have no text of its own
+        elif any(choice.thinks or self._is_token(choice) for choice in body.choices):
+            seen.stamps_s.append(now_s)
+
+    def _is_token(self, choice: _Choice) -> bool:
+        """Return whether an event without text is a token: some have no text of their own, and so may the only one."""
+        return choice.finish_reason is None if self._seen.stamps_s else choice.finish_reason is not None
 
     def on_end(self, error: BaseException | None) -> None:
         if self.ended.done():

@@ -141,3 +141,12 @@ def test_wrong_values_are_named(flags, capsys):
 async def test_a_search_for_goodput_needs_goals(capsys):
     assert await loaded("--find", "goodput") == 3
     assert "needs the goals" in capsys.readouterr().err
+
+
+async def test_a_long_run_resumes_from_its_checkpoints(tmp_path, capsys):
+    flags = ("--checkpoints", str(tmp_path), "--checkpoint-each", "0.3", "--request-rate", "30")
+    assert await loaded("--duration", "0.7", *flags) == 0
+    assert await loaded("--duration", "1.4", *flags) == 0
+    said = capsys.readouterr().out
+    assert "resumed after" in said and "growth over the whole run" in said
+    assert await loaded("--duration", "0.5", *flags) == 3

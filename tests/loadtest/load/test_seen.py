@@ -104,6 +104,13 @@ async def test_the_first_token_is_no_role_chunk_and_may_be_reasoning():
     assert seen.chunk_s <= seen.stamps_s[0] <= seen.answer_s == seen.stamps_s[1]
 
 
+async def test_a_token_without_text_counts_behind_the_first_text():
+    silent, end = delta(content=""), event({"choices": [{"delta": {"content": ""}, "finish_reason": "stop"}]})
+    seen = await read(delta(role="assistant", content=""), silent, delta(content="a"), silent, end, DONE)
+    assert len(seen.stamps_s) == 2
+    assert len((await read(silent, end, DONE)).stamps_s) == 1  # the only token of an answer may have no text
+
+
 async def test_an_answer_of_any_length_is_complete_where_no_length_is_required():
     assert (await read(event(DELTA), event(USAGE), DONE)).error is None
     assert (await read(event(DELTA), event(USAGE), DONE, exact=True)).kind is Kind.BROKEN
