@@ -19,14 +19,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from loadtest.load.command import INPUT_ERROR
 from loadtest.load.drive import Batch, LoadError, drive
 from loadtest.load.endurance import Endurance, growth
-from loadtest.load.figures import detailed, figures
-from loadtest.load.find import find
 from loadtest.load.order import Order
 from loadtest.load.orders import order_of
-from loadtest.load.page import write_page
+from loadtest.load.output.figures import detailed, figures
+from loadtest.load.output.page import write_page
+from loadtest.load.output.report import print_report, write_csv, write_json
 from loadtest.load.records import Record
-from loadtest.load.report import print_report, write_csv, write_json
 from loadtest.load.results import Results
+from loadtest.load.search.find import find
 from loadtest.report.sheet import print_sheet
 from loadtest.workload.errors import WorkloadError
 

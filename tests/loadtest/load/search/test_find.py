@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from loadtest.load.find import find, steps
 from loadtest.load.records import Record
+from loadtest.load.search.find import find, steps
 from loadtest.report.verdict import Answer
 from tests.loadtest.load.test_command import order, parsed
 from tests.loadtest.load.test_steady import queue

@@ -14,7 +14,7 @@ from rich.console import Console
 from loadtest.load.arrivals import Rates
 from loadtest.load.order import Order
 from loadtest.load.results import Results
-from loadtest.load.search import HighestRate, Stop, Tried, highest_rate, knee
+from loadtest.load.search.rules import HighestRate, Stop, Tried, highest_rate, knee
 from loadtest.report.sheet import Sheet, print_sheet
 from loadtest.report.verdict import Answer
 from loadtest.workload.errors import WorkloadError

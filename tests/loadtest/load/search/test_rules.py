@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from loadtest.load import search
-from loadtest.load.search import Stop, Tried, highest_rate, knee
+from loadtest.load.search import rules as search
+from loadtest.load.search.rules import Stop, Tried, highest_rate, knee
 
 
 def fleet(capacity, requests=500, seed=1):
