@@ -92,9 +92,10 @@ def _dataset(group: argparse._ArgumentGroup) -> None:
         "--dataset-name",
         default="random",
         metavar="NAME",
-        help="random (default), prefix_repetition, sharegpt, custom, trace, or generator:NAME[:key=value,...]",
+        help="random (default), prefix_repetition, sharegpt, custom, trace, timed_trace (blocks of 16 tokens, "
+        "seconds), or generator:NAME[:key=value,...]",
     )
-    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="file of sharegpt, custom or trace")
+    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="file of sharegpt, custom or a trace")
     group.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="folder of the model's tokenizer.json, for exact prompt lengths"
     )

@@ -6,7 +6,7 @@ begin again after their last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
@@ -20,6 +20,8 @@ from loadtest.workload.errors import WorkloadError
 from loadtest.workload.generators.registry import parse_generator
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.rows import opened, records
+from loadtest.workload.schemas import bailian
+from loadtest.workload.schemas.schema import Schema
 from loadtest.workload.source import GENERATOR
 from loadtest.workload.text import Text
 from loadtest.workload.trace import Trace
@@ -27,7 +29,8 @@ from loadtest.workload.wording import Wording
 
 SYNTHETIC = ("random", "prefix_repetition")
 TEXTS = ("sharegpt", "custom")
-NAMES = (*SYNTHETIC, *TEXTS, "trace")
+TIMED: Mapping[str, Schema | None] = {"trace": None, "timed_trace": bailian.TIMED}
+NAMES = (*SYNTHETIC, *TEXTS, *TIMED)
 WINDOW_S = 600.0
 """Generators are drawn in windows of this length, so that a run of days holds only one of them."""
 CUSTOM_OUTPUT_LEN = 256
@@ -64,8 +67,8 @@ def source(dataset: Dataset, seed: int, wording: Wording) -> Source:
         raise WorkloadError(f"there is no dataset {dataset.name!r}; there are {', '.join(NAMES)}, {GENERATOR}NAME")
     if dataset.path is None:
         raise WorkloadError(f"--dataset-name {dataset.name} needs --dataset-path")
-    if dataset.name == "trace":
-        trace = Trace.of(dataset.path)
+    if dataset.name in TIMED:
+        trace = Trace.of(dataset.path, TIMED[dataset.name])
         return Source(iter(trace.draw(seed, trace.timetable.span_s).sessions), timed=True)
     rows = _share_gpt(dataset.path) if dataset.name == "sharegpt" else _custom(dataset.path)
     return _written(dataset, seed, rows, wording)

@@ -6,7 +6,7 @@ import argparse
 from math import inf
 
 from loadtest.load.arrivals import Rates
-from loadtest.load.datasets import TEXTS
+from loadtest.load.datasets import TEXTS, TIMED
 from loadtest.load.order import Dataset, Order
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.source import GENERATOR
@@ -52,7 +52,7 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
         num_prompts=args.num_prompts or (None if args.duration else DEFAULT_PROMPTS),
         duration_s=args.duration,
         rates=rates,
-        timed=timed and (name == "trace" or name.startswith(GENERATOR) or name == "custom"),
+        timed=timed and (name in TIMED or name.startswith(GENERATOR) or name == "custom"),
         burstiness=args.burstiness,
         max_concurrency=args.max_concurrency,
         users=args.users,

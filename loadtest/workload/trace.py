@@ -55,8 +55,8 @@ class Trace:
     timetable: Timetable
 
     @classmethod
-    def of(cls, path: Path) -> Trace:
-        """Return the trace in the file; its schema is recognised from the first row.
+    def of(cls, path: Path, schema: Schema | None = None) -> Trace:
+        """Return the trace in the file; its schema, unless it is given, is recognised from the first row.
 
         Raises:
             TraceError: the file cannot be read, its schema is unknown, or a row is wrong; says which row.
@@ -65,7 +65,7 @@ class Trace:
             _, record = next(rows, (0, None))
         if record is None:
             raise TraceError(f"{path} has a header and no rows")
-        schema = recognise(record)
+        schema = schema or recognise(record)
         if schema is None:
             raise TraceError(f"{path}: no known schema has the fields {', '.join(record)}; known are {described()}")
         return cls(path, schema, timetable(path, schema))

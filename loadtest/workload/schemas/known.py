@@ -10,10 +10,17 @@ import msgspec
 
 from loadtest.workload.errors import TraceError
 from loadtest.workload.rows import records
-from loadtest.workload.schemas import azure, mooncake, sessions
+from loadtest.workload.schemas import agentic, azure, bailian, burstgpt, mooncake, sessions
 from loadtest.workload.schemas.schema import Row, Schema
 
-SCHEMAS: Sequence[Schema] = (mooncake.SCHEMA, azure.SCHEMA, sessions.SCHEMA)
+SCHEMAS: Sequence[Schema] = (
+    mooncake.SCHEMA,
+    bailian.SCHEMA,
+    azure.SCHEMA,
+    burstgpt.SCHEMA,
+    sessions.SCHEMA,
+    agentic.SCHEMA,
+)
 
 
 def recognise(names: Iterable[str]) -> Schema | None:

@@ -9,7 +9,7 @@ Source: kvcache-ai/Mooncake, FAST25-release/traces, Apache-2.0.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -25,27 +25,31 @@ BLOCK_TOKENS = 512
 class Request(Row, frozen=True):
     """One request of the trace."""
 
+    block_tokens: ClassVar[int] = BLOCK_TOKENS
+    tick_s: ClassVar[float] = 1e-3
+    """Seconds per unit of `timestamp`."""
+
     timestamp: Moment
     input_length: SomeTokens
     output_length: Tokens
     hash_ids: list[BlockId]
 
     def __post_init__(self) -> None:
-        full, rest = divmod(self.input_length, BLOCK_TOKENS)
+        full, rest = divmod(self.input_length, self.block_tokens)
         if not full <= len(self.hash_ids) <= full + bool(rest):
             raise ValueError(
                 f"{len(self.hash_ids)} hash_ids for {self.input_length} tokens: it takes one for each block of"
-                f" {BLOCK_TOKENS} tokens"
+                f" {self.block_tokens} tokens"
             )
 
     @property
     def at_s(self) -> float:
-        return self.timestamp * 1e-3
+        return self.timestamp * self.tick_s
 
     def call(self, draws: Draws) -> Call:
         """Return the call: a block's id names its text, and a partial block without an id is new text."""
-        full, rest = divmod(self.input_length, BLOCK_TOKENS)
-        pieces = [(id_, BLOCK_TOKENS) for id_ in self.hash_ids[:full]]
+        full, rest = divmod(self.input_length, self.block_tokens)
+        pieces = [(id_, self.block_tokens) for id_ in self.hash_ids[:full]]
         if rest:
             pieces.append((self.hash_ids[full], rest) if len(self.hash_ids) > full else draws.piece(rest))
         prompt = Text(tuple(pieces), self.input_length)
