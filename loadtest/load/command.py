@@ -76,6 +76,7 @@ def _endpoint(group: argparse._ArgumentGroup) -> None:
         metavar="NAME=VALUE",
         help=f"headers of each request; {KEY_VARIABLE} in the environment is sent as a bearer token",
     )
+    group.add_argument("--session-header", metavar="NAME", help="header that names the session of each request")
     group.add_argument("--extra-body", type=_object, default={}, metavar="JSON", help="fields added to each body")
     group.add_argument(
         "--ignore-eos",

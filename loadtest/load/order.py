@@ -40,6 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool = False
     endpoint: str = "/v1/completions"
     headers: Mapping[str, str] = {}
+    session_header: str | None = None
     extra_body: Mapping[str, Any] = {}
     ignore_eos: bool = False
     seed: int = 0

@@ -24,6 +24,8 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
     name = args.dataset_name
     if args.checkpoints is not None and args.duration is None:
         raise WorkloadError("--checkpoints are for runs of a --duration")
+    if args.checkpoints is not None and args.save_detailed:
+        raise WorkloadError("--save-detailed would hold every request of a long run; the checkpoints have the records")
     if args.watch_rss is not None and args.checkpoints is None:
         raise WorkloadError("--watch-rss needs --checkpoints, whose windows have the memory")
     rates = _rates(args)
@@ -46,6 +48,7 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
         chat=args.backend == "openai-chat",
         endpoint=args.endpoint or ENDPOINTS[args.backend],
         headers=args.headers,
+        session_header=args.session_header,
         extra_body=args.extra_body,
         ignore_eos=name not in TEXTS if args.ignore_eos is None else args.ignore_eos,
         seed=args.seed,

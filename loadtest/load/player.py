@@ -77,7 +77,7 @@ class Player:
             for due_s, session in self._due():
                 if due_s >= self._order.length_s:
                     return
-                ready.append((session, self._request(session.calls[0], {})))  # written before it is due
+                ready.append((session, self._request(session, session.calls[0], {})))  # written before it is due
                 yield self._begin_s + due_s
 
         pacer = Pacer(lambda due_s: self._start(self._session(*ready.popleft(), due_s)), times())
@@ -140,7 +140,7 @@ class Player:
                 if self._over():
                     return
                 due_s = None
-            request = request or self._request(call, answers)
+            request = request or self._request(session, call, answers)
             now_s = time.monotonic()
             seen = Seen(now_s if due_s is None else due_s)
             lag_s = now_s - seen.began_s
@@ -153,9 +153,11 @@ class Player:
                 return
             answers[call.answer] = seen.text
 
-    def _request(self, call: Call, answers: dict[Piece, str]) -> bytes:
+    def _request(self, session: Session, call: Call, answers: dict[Piece, str]) -> bytes:
         body = msgspec.json.encode(self._prompts.body(call, answers))
-        return self._client.request_bytes("POST", self._order.endpoint, body)
+        named = self._order.session_header
+        headers = None if named is None else {named: f"{self._order.seed}-{session.id}"}
+        return self._client.request_bytes("POST", self._order.endpoint, body, headers)
 
     async def _ask(self, request: bytes, seen: Seen) -> float:
         """Send a request once the limit lets it; return the seconds for which it waited."""

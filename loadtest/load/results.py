@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from random import Random
 
+import msgspec
+
 from loadtest.load.records import Goals, Record
 from loadtest.load.steady import Saturated, lag_problem, saturation_of
 from loadtest.load.tally import Sample, Tally, group
@@ -55,10 +57,9 @@ class Results:
         self.first_s = min(self.first_s, one.intended_s)
         self.last_arrival_s = max(self.last_arrival_s, one.intended_s)
         self.last_end_s = max(self.last_end_s, one.ended_s)
-        if len(self.kept) < KEPT_RECORDS:
-            self.kept.append(one)
-        elif (place := self._rng.randrange(self.tally.total)) < KEPT_RECORDS:
-            self.kept[place] = one
+        place = len(self.kept) if len(self.kept) < KEPT_RECORDS else self._rng.randrange(self.tally.total)
+        if place < KEPT_RECORDS:
+            self.kept[place : place + 1] = [msgspec.structs.replace(one, token_s=one.token_s[:1])]
 
     @property
     def duration_s(self) -> float:

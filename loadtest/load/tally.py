@@ -93,7 +93,8 @@ class Tally:
         self.total += 1
         self.capped += one.waited_s > 0.0
         if not one.good:
-            self.errors[one.error[:120]] += 1
+            error = one.error[:120]
+            self.errors[error if error in self.errors or len(self.errors) < MOST_GROUPS else OTHER] += 1
             return
         values_s = one.values_s
         self.met += meets(values_s, self.goals)

@@ -101,6 +101,19 @@ async def test_a_refusal_is_a_record(wording):
     assert (found[0].outcome, found[0].status) == (Kind.REFUSED, 404)
 
 
+async def test_a_header_names_the_session(wording):
+    heard = []
+
+    async def serve(reader, writer):
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found, _ = await played(order(url, num_prompts=1, session_header="x-session-id"), wording)
+    assert b"\r\nx-session-id: 0-random-0\r\n" in heard[0] and found[0].outcome is Kind.UNANSWERED
+
+
 async def test_a_request_without_end_is_cut(wording):
     async def serve(reader, writer):
         await reader.read()

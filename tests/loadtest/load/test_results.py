@@ -1,5 +1,6 @@
 from itertools import count
 
+import msgspec
 import pytest
 
 from loadtest.load.records import Record
@@ -12,7 +13,7 @@ from tests.loadtest.load.test_steady import queue
 def made(number, ttft_s=0.1, outcome=Kind.COMPLETE):
     at_s = number * 0.5
     return Record(
-        id=str(number), kind="k", turn=1, intended_s=at_s, sent_s=at_s, token_s=[at_s + ttft_s], ended_s=at_s + 1,
+        id=str(number), kind="k", turn=1, intended_s=at_s, sent_s=at_s, token_s=[at_s + ttft_s] * 2, ended_s=at_s + 1,
         completion_tokens=1, outcome=outcome, error="" if outcome is Kind.COMPLETE else "refused",
     )  # fmt: skip
 
@@ -63,4 +64,10 @@ def test_kept_records_are_bounded(monkeypatch):
     monkeypatch.setattr("loadtest.load.results.KEPT_RECORDS", 50)
     one = results(*map(made, range(1_000)))
     assert len(one.kept) == 50 and one.tally.total == 1_000
+    assert {len(each.token_s) for each in one.kept} == {1}
     assert 100 < sum(each.intended_s for each in one.kept) / 50 < 400
+
+
+def test_errors_that_all_differ_are_bounded():
+    failed = [msgspec.structs.replace(made(number, outcome=Kind.CUT), error=f"e{number}") for number in range(100)]
+    assert len(results(*failed).tally.errors) == 33 and results(*failed).tally.failed == 100
