@@ -84,10 +84,13 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
         if args.records is not None:
             file = files.enter_context(args.records.open("wb"))
             heard.append(lambda one: _write(file, one))
-        if args.checkpoints is None:
-            played(console, order, results, "load", heard)
-        else:
-            played_long(args, console, order, results, heard)
+        try:
+            if args.checkpoints is None:
+                played(console, order, results, "load", heard)
+            else:
+                played_long(args, console, order, results, heard)
+        except KeyboardInterrupt:
+            console.print("[yellow]interrupted[/yellow]: figures of the requests that had ended")
     if not results.tally.total:
         raise LoadError("no request was sent after the warm-up; make the run longer")
     findings = results.judged()
@@ -131,22 +134,18 @@ def played(
     heard: list[Callable[[Record], object]] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Results:
-    """Play an order into `results`; Ctrl-C ends it early, and what came until then is kept."""
+    """Play an order into `results`."""
+    with watched(console, order, results, name) as shown:
 
-    try:
-        with watched(console, order, results, name) as shown:
+        def on_batch(batch: Batch) -> None:
+            results.add(batch.records, batch.lags_s)
+            for one in batch.records:
+                for hear in heard or ():
+                    hear(one)
+            tick()
+            shown()
 
-            def on_batch(batch: Batch) -> None:
-                results.add(batch.records, batch.lags_s)
-                for one in batch.records:
-                    for hear in heard or ():
-                        hear(one)
-                tick()
-                shown()
-
-            drive(order, on_batch)
-    except KeyboardInterrupt:
-        console.print("[yellow]interrupted[/yellow]: figures of the requests that had ended")
+        drive(order, on_batch)
     return results
 
 

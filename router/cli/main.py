@@ -20,6 +20,7 @@ _EXAMPLES = """\
 examples:
   warmroute demo                                        see what prefix routing saves on this machine
   warmroute serve --worker http://gpu1:8000 --worker http://gpu2:8000
+  warmroute load http://gw1:8080 --request-rate 4       what latency it has under load
   warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
   warmroute check --worker http://gpu1:8000             how well a worker's cache is known, and how to improve it
   warmroute explain request.json                        which worker a request would go to now, and why

@@ -12,8 +12,10 @@ from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from loadtest.load import command
 from loadtest.load.arrivals import Rates
+from loadtest.load.drive import Batch
 from loadtest.load.orders import order_of
 from loadtest.workload.errors import WorkloadError
+from tests.loadtest.load.test_results import made
 
 SMALL = ("--num-prompts", "30", "--input-len", "32", "--output-len", "3")
 VLLM_KEYS = """date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness
@@ -150,3 +152,19 @@ async def test_a_long_run_resumes_from_its_checkpoints(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "resumed after" in said and "growth over the whole run" in said
     assert await loaded("--duration", "0.5", *flags) == 3
+
+
+def test_ctrl_c_ends_a_run_with_the_figures_so_far(monkeypatch, capsys):
+    def interrupted(order, on_batch):
+        records = [made(number) for number in range(5)]
+        on_batch(Batch(records=records))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadtest.load.run.drive", interrupted)
+    args = parsed(URL, "--model", "m")
+    assert args.run(args) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "interrupted" in said and "5 of 5 requests complete" in said
+    args = parsed(URL, "--model", "m", "--num-warmups", "9")
+    with pytest.raises(KeyboardInterrupt):  # before the run there is nothing to report
+        args.run(args)
