@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from backends.engine.profile import UnknownProfile, load_profile, profile_names
@@ -32,6 +34,14 @@ def checked(kind: Callable[[str], T], fits: Callable[[T], bool], what: str) -> C
 positive = checked(int, lambda value: value > 0, "a whole number above 0")
 whole = checked(int, lambda value: value >= 0, "a whole number, 0 or above")
 above_zero = checked(float, lambda value: 0.0 < value < float("inf"), "a number above 0")
+
+
+def writable(text: str) -> Path:
+    """A file that can be written, in a folder that exists."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder that can be")
+    return path
 
 
 def size_bytes(text: str) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from loadtest.arguments import PROFILES, above_zero, positive, profile_name
+from loadtest.arguments import PROFILES, above_zero, positive, profile_name, writable
 from policies.registry import policy_names
 
 BASELINE = "round_robin"
@@ -50,18 +49,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="BINARY",
         help="compare Envoy with `warmroute picker` and Envoy that takes turns, instead of the gateway",
     )
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the rows as JSON")
     parser.add_argument(
-        "--plot", type=_writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
+        "--plot", type=writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
     )
     parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in REPEATABLE})
-
-
-def _writable(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder that can be")
-    return path
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from loadtest.arguments import above_zero, checked, positive, whole
+from loadtest.arguments import above_zero, checked, positive, whole, writable
 
 INPUT_ERROR = 3
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -75,6 +75,15 @@ def _endpoint(group: argparse._ArgumentGroup) -> None:
         default=_key(),
         metavar="NAME=VALUE",
         help=f"headers of each request; {KEY_VARIABLE} in the environment is sent as a bearer token",
+    )
+    group.add_argument(
+        "--class",
+        dest="classes",
+        type=_class,
+        nargs="+",
+        default=(),
+        metavar="NAME:WEIGHT[,HEADER=VALUE...]",
+        help="classes of sessions, drawn by weight, with their headers; measures are split by them",
     )
     group.add_argument("--session-header", metavar="NAME", help="header that names the session of each request")
     group.add_argument("--extra-body", type=_object, default={}, metavar="JSON", help="fields added to each body")
@@ -191,7 +200,7 @@ def _output(group: argparse._ArgumentGroup) -> None:
         "--watch-rss", type=_watched, metavar="PID|URL", help="process, or page of metrics, with the memory"
     )
     for name, what in (("records", "one JSON line per request"), ("csv", "the figures"), ("html", "a page with plots")):
-        group.add_argument(f"--{name}", type=_writable, metavar="FILE", help=f"write {what}")
+        group.add_argument(f"--{name}", type=writable, metavar="FILE", help=f"write {what}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -216,6 +225,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def _class(text: str) -> tuple[str, float, dict[str, str]]:
+    """Return the class's name, its weight and its headers."""
+    first, *headers = text.split(",")
+    name, _, weight = first.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:WEIGHT[,HEADER=VALUE...]")
+    return name, above_zero(weight), dict(map(_pair, headers))
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -250,10 +268,3 @@ def _watched(text: str) -> str:
 
 def _percentiles(text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(_SHARE(str(float(part) / 100.0)) for part in text.split(",")))
-
-
-def _writable(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name a file in a folder that can be")
-    return path

@@ -27,6 +27,14 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     shuffle: bool = True
 
 
+class TrafficClass(msgspec.Struct, frozen=True):
+    """A class of traffic: its weight among all sessions, and the headers of its requests."""
+
+    name: str
+    weight: float
+    headers: Mapping[str, str] = {}
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """One run. The schedule is one of: `rates`, the dataset's own times (`timed`), `users`, or a closed loop.
 
@@ -41,6 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str = "/v1/completions"
     headers: Mapping[str, str] = {}
     session_header: str | None = None
+    classes: tuple[TrafficClass, ...] = ()
     extra_body: Mapping[str, Any] = {}
     ignore_eos: bool = False
     seed: int = 0

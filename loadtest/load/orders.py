@@ -7,7 +7,7 @@ from math import inf
 
 from loadtest.load.arrivals import Rates
 from loadtest.load.datasets import TEXTS, TIMED
-from loadtest.load.order import Dataset, Order
+from loadtest.load.order import Dataset, Order, TrafficClass
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.source import GENERATOR
 
@@ -49,6 +49,7 @@ def order_of(args: argparse.Namespace, model: str) -> Order:
         endpoint=args.endpoint or ENDPOINTS[args.backend],
         headers=args.headers,
         session_header=args.session_header,
+        classes=tuple(TrafficClass(*each) for each in args.classes),
         extra_body=args.extra_body,
         ignore_eos=name not in TEXTS if args.ignore_eos is None else args.ignore_eos,
         seed=args.seed,

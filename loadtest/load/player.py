@@ -19,7 +19,7 @@ import msgspec
 from loadtest.load.arrivals import arrivals
 from loadtest.load.datasets import first, source
 from loadtest.load.http import Client
-from loadtest.load.order import Order
+from loadtest.load.order import Order, TrafficClass
 from loadtest.load.pacer import Pacer
 from loadtest.load.prompts import Prompts
 from loadtest.load.records import Record, record
@@ -134,6 +134,7 @@ class Player:
     async def _session(self, session: Session, request: bytes | None = None, due_s: float | None = None) -> None:
         """Play a session up to its first failed call, because later prompts would quote the missing answer."""
         answers: dict[Piece, str] = {}
+        of = self._class(session)
         for turn, call in enumerate(session.calls, 1):
             if turn > 1:
                 await asyncio.sleep(call.pause_s)
@@ -147,16 +148,26 @@ class Player:
             waited_s = await self._ask(request, seen)
             request = None
             name = f"{session.id}/{turn}"
-            found = record(seen, name, call.kind, turn, begin_s=self._begin_s, lag_s=lag_s, waited_s=waited_s)
+            found = record(
+                seen, name, of.name if of else call.kind, turn, begin_s=self._begin_s, lag_s=lag_s, waited_s=waited_s
+            )
             self._tell(found)
             if seen.kind is not Kind.COMPLETE:
                 return
             answers[call.answer] = seen.text
 
+    def _class(self, session: Session) -> TrafficClass | None:
+        """Return the session's class, the same in every process."""
+        classes = self._order.classes
+        rng = Random(f"{self._order.seed}: class of {session.id}")
+        return rng.choices(classes, [one.weight for one in classes])[0] if classes else None
+
     def _request(self, session: Session, call: Call, answers: dict[Piece, str]) -> bytes:
         body = msgspec.json.encode(self._prompts.body(call, answers))
         named = self._order.session_header
-        headers = None if named is None else {named: f"{self._order.seed}-{session.id}"}
+        headers = {} if named is None else {named: f"{self._order.seed}-{session.id}"}
+        if (of := self._class(session)) is not None:
+            headers |= of.headers
         return self._client.request_bytes("POST", self._order.endpoint, body, headers)
 
     async def _ask(self, request: bytes, seen: Seen) -> float:

@@ -13,6 +13,7 @@ from backends.simulated.settings import WorkerSettings
 from loadtest.load import command
 from loadtest.load.arrivals import Rates
 from loadtest.load.drive import Batch
+from loadtest.load.order import TrafficClass
 from loadtest.load.orders import order_of
 from loadtest.workload.errors import WorkloadError
 from tests.loadtest.load.test_results import made
@@ -115,6 +116,7 @@ def test_flags_make_the_requests(monkeypatch):
     assert (one.headers, one.extra_body) == ({"authorization": "Bearer k", "a": "b"}, {"top_k": 1})
     assert not order("--dataset-name", "sharegpt").ignore_eos
     assert parsed("http://h:1/v1/").url == URL
+    assert order("--class", "chat:3", "batch:1,x-class=b").classes[1] == TrafficClass("batch", 1.0, {"x-class": "b"})
     assert parsed(URL, "--goodput", "ttft:500", "tpot:50").goodput == {"ttft": 0.5, "tpot": 0.05}
 
 
@@ -132,7 +134,16 @@ def test_schedules_that_contradict_each_other_are_refused(flags):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--goodput ttft", "--goodput x:5", "--duration 5y", "--extra-body []", "--header a", "--attainment 1"]
+    "flags",
+    [
+        "--goodput ttft",
+        "--goodput x:5",
+        "--duration 5y",
+        "--extra-body []",
+        "--header a",
+        "--attainment 1",
+        "--class a",
+    ],
 )
 def test_wrong_values_are_named(flags, capsys):
     with pytest.raises(SystemExit):

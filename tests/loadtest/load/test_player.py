@@ -13,7 +13,7 @@ from backends.simulated.settings import SHIPPED_MODEL, WorkerSettings
 from loadtest.load.arrivals import Rates
 from loadtest.load.datasets import source
 from loadtest.load.drive import LoadError, drive, wording_of
-from loadtest.load.order import Dataset, Order
+from loadtest.load.order import Dataset, Order, TrafficClass
 from loadtest.load.player import Player
 from loadtest.load.seen import Kind
 from loadtest.workload.errors import WorkloadError
@@ -112,6 +112,22 @@ async def test_a_header_names_the_session(wording):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         found, _ = await played(order(url, num_prompts=1, session_header="x-session-id"), wording)
     assert b"\r\nx-session-id: 0-random-0\r\n" in heard[0] and found[0].outcome is Kind.UNANSWERED
+
+
+async def test_classes_are_drawn_by_weight_and_have_their_headers(wording):
+    heard = []
+
+    async def serve(reader, writer):
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    classes = (TrafficClass("chat", 9.0, {"x-class": "a"}), TrafficClass("batch", 1.0, {"x-class": "b"}))
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found, _ = await played(order(url, num_prompts=200, classes=classes, max_concurrency=8), wording)
+    batch = sum(one.kind == "batch" for one in found)
+    assert 8 <= batch <= 35 and {one.kind for one in found} == {"chat", "batch"}
+    assert sum(b"\r\nx-class: b\r\n" in head for head in heard) == batch
 
 
 async def test_a_request_without_end_is_cut(wording):
