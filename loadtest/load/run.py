@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,7 +74,7 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
             raise LoadError(f"no request of the warm-up was answered: {next(iter(warm.tally.errors))}")
     if args.find is not None:
         answer, found = find(args, order, console, lambda *run: played(console, *run))
-        found |= _about(args, order) | {"model_id": order.model}
+        found |= about(args, order) | {"model_id": order.model}
         if args.save_result:
             write_json(result_file(args, found), found)
         return int(answer)
@@ -94,7 +95,7 @@ def measure(args: argparse.Namespace, order: Order, console: Console) -> int:
     if not results.tally.total:
         raise LoadError("no request was sent after the warm-up; make the run longer")
     findings = results.judged()
-    found = figures(order, results, findings, args.metric_percentiles, _about(args, order))
+    found = figures(order, results, findings, args.metric_percentiles, about(args, order))
     print_report(console, found, results, findings)
     _write_files(args, found, kept, results)
     return int(findings.answer)
@@ -177,20 +178,23 @@ def progress(order: Order, results: Results, spent_s: float) -> tuple[float, str
     return share, f"{ended:,} ended, {ended / max(spent_s, 1e-9):,.1f}/s, {results.tally.failed:,} failed, {left}"
 
 
-def _about(args: argparse.Namespace, order: Order) -> dict[str, Any]:
+def about(args: argparse.Namespace, order: Order) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
         "label": args.label,
         "tokenizer_id": str(args.tokenizer) if args.tokenizer else None,
-        "request_rate": _rate(args),
+        "request_rate": _rate(args, order),
         **args.metadata,
         "dataset": msgspec.to_builtins(order.dataset, enc_hook=str),
         "seed": order.seed,
     }
 
 
-def _rate(args: argparse.Namespace) -> float | str:
-    return "inf" if args.request_rate == float("inf") else args.request_rate
+def _rate(args: argparse.Namespace, order: Order) -> float | str | None:
+    """Return the rate as `vllm bench serve` does; None if ramps, users or the dataset's times set it."""
+    if args.request_rate in (None, inf):
+        return "inf" if order.rates is None and not order.timed and order.users is None else None
+    return float(args.request_rate)
 
 
 def _write_files(args: argparse.Namespace, found: dict[str, Any], kept: list[Record], results: Results) -> None:
@@ -209,4 +213,5 @@ def result_file(args: argparse.Namespace, found: Mapping[str, Any]) -> Path:
     at_once = f"-concurrency{args.max_concurrency}" if args.max_concurrency else ""
     model = str(found["model_id"]).rpartition("/")[2]
     label = args.label or args.find or args.backend
-    return Path(args.result_dir, f"{label}-{found['request_rate']}qps{at_once}-{model}-{found['date']}.json")
+    rate = "" if found["request_rate"] is None else f"-{found['request_rate']}qps"
+    return Path(args.result_dir, f"{label}{rate}{at_once}-{model}-{found['date']}.json")

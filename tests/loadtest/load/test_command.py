@@ -15,6 +15,7 @@ from loadtest.load.arrivals import Rates
 from loadtest.load.drive import Batch
 from loadtest.load.order import TrafficClass
 from loadtest.load.orders import order_of
+from loadtest.load.run import about, result_file
 from loadtest.workload.errors import WorkloadError
 from tests.loadtest.load.test_results import made
 
@@ -179,3 +180,18 @@ def test_ctrl_c_ends_a_run_with_the_figures_so_far(monkeypatch, capsys):
     args = parsed(URL, "--model", "m", "--num-warmups", "9")
     with pytest.raises(KeyboardInterrupt):  # before the run there is nothing to report
         args.run(args)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--request-rate 2", "openai-2.0qps-m-D.json"),
+        ("--max-concurrency 4 --backend openai-chat", "openai-chat-infqps-concurrency4-m-D.json"),
+        ("--users 2 --label a", "a-m-D.json"),
+        ("--dataset-name generator:agents", "openai-m-D.json"),
+    ],
+)
+def test_the_file_is_named_as_vllm_bench_names_it(flags, name, tmp_path):
+    args = parsed(URL, *flags.split(), "--result-dir", str(tmp_path))
+    found = about(args, order(*flags.split())) | {"model_id": "org/m", "date": "D"}
+    assert result_file(args, found) == tmp_path / name
