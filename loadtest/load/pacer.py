@@ -18,15 +18,15 @@ _CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
 class Pacer:
     """Calls `arrive` with each of the times `due_s` (of `time.monotonic`, in order) when it has come.
 
-    `over` is set when they have ended.
+    `over` is done when they have ended, and has the error that `arrive` or the times raised, if they did.
     """
 
     def __init__(self, arrive: Callable[[float], None], due_s: Iterator[float]) -> None:
-        self.over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
         self._arrive = arrive
         self._times_s = due_s
         self._next_s = next(due_s, None)
-        self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
         if sys.platform == "linux":
             self._libc = ctypes.CDLL(None, use_errno=True)
@@ -35,8 +35,7 @@ class Pacer:
         self._arm()
 
     def stop(self) -> None:
-        self._next_s = None
-        self.over.set()
+        self._end()
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -45,15 +44,24 @@ class Pacer:
     def _wake(self) -> None:
         if self._fd is not None:
             os.read(self._fd, 8)
-        while self._next_s is not None and self._next_s <= time.monotonic():
-            self._arrive(self._next_s)
-            if self._next_s is not None:  # `arrive` may stop
-                self._next_s = next(self._times_s, None)
+        try:
+            while self._next_s is not None and self._next_s <= time.monotonic():
+                self._arrive(self._next_s)
+                if self._next_s is not None:  # `arrive` may stop
+                    self._next_s = next(self._times_s, None)
+        except Exception as error:  # in a callback of the loop it would be logged, and the run would wait for ever
+            self._next_s = None
+            self.over.set_exception(error)
         self._arm()
+
+    def _end(self) -> None:
+        self._next_s = None
+        if not self.over.done():
+            self.over.set_result(None)
 
     def _arm(self) -> None:
         if self._next_s is None:
-            self.over.set()
+            self._end()
         elif self._fd is None:
             self._loop.call_later(max(0.0, self._next_s - time.monotonic()), self._wake)
         else:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from random import Random
-from typing import Any
 
 import msgspec
 
@@ -52,7 +51,6 @@ class Player:
         self._gate = None if cap is None else asyncio.Semaphore(share)
         self._clients = share if cap is not None else 0
         self._begin_s = 0.0
-        self._playing: set[asyncio.Task[None]] = set()
         self._client = Client(order.url, headers=order.headers)
 
     async def play(self, begin_s: float) -> None:
@@ -62,8 +60,6 @@ class Player:
         ticker = Pacer(lambda due_s: self._lag(time.monotonic() - due_s), ticks)
         try:
             await (self._closed() if self._order.is_closed else self._open())
-            if self._playing:
-                await asyncio.wait(set(self._playing))
         finally:
             ticker.stop()
             self._client.close()
@@ -80,11 +76,16 @@ class Player:
                 ready.append((session, self._request(session, session.calls[0], {})))  # written before it is due
                 yield self._begin_s + due_s
 
-        pacer = Pacer(lambda due_s: self._start(self._session(*ready.popleft(), due_s)), times())
-        try:
-            await pacer.over.wait()
-        finally:
-            pacer.stop()
+        async with asyncio.TaskGroup() as group:
+
+            def start(due_s: float) -> None:
+                group.create_task(self._session(*ready.popleft(), due_s))
+
+            pacer = Pacer(start, times())
+            try:
+                await pacer.over
+            finally:
+                pacer.stop()
 
     def _due(self) -> Iterator[Due]:
         order = self._order
@@ -101,18 +102,15 @@ class Player:
                 at, at_s = following
             yield at_s, session
 
-    def _start(self, playing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(playing)
-        self._playing.add(task)
-        task.add_done_callback(self._playing.discard)
-
     # The closed loop, and users.
 
     async def _closed(self) -> None:
         users = self._order.users
         await asyncio.sleep(self._begin_s - time.monotonic() + EARLY_S)
         clients = self._clients if users is None else len(range(self._place, users, self._order.processes))
-        await asyncio.gather(*(self._one_client(number) for number in range(clients)))
+        async with asyncio.TaskGroup() as group:
+            for number in range(clients):
+                group.create_task(self._one_client(number))
 
     async def _one_client(self, number: int) -> None:
         order = self._order

@@ -58,6 +58,24 @@ async def test_a_pacer_calls_in_order_and_ends():
     begin_s = time.monotonic()
     due = list(accumulate([0.001] * 20, initial=begin_s))
     pacer = Pacer(called.append, iter(due))
-    await asyncio.wait_for(pacer.over.wait(), 5.0)
+    await asyncio.wait_for(pacer.over, 5.0)
     pacer.stop()
     assert called == due and time.monotonic() >= due[-1]
+
+
+@pytest.mark.parametrize("wrong", ["times", "call"])
+async def test_an_error_in_a_call_or_in_the_times_ends_a_pacer(wrong):
+    def times():
+        yield time.monotonic()
+        if wrong == "times":
+            raise ValueError("no time")
+        yield time.monotonic()
+
+    def called(due_s):
+        if wrong == "call":
+            raise ValueError("no call")
+
+    pacer = Pacer(called, times())
+    with pytest.raises(ValueError, match=r"no (time|call)"):
+        await asyncio.wait_for(pacer.over, 5.0)
+    pacer.stop()
