@@ -78,9 +78,9 @@ class LifecycleEventKind(StrEnum):
 class LifecycleEvent(msgspec.Struct, frozen=True):
     """An event in the life of `request` on `worker` at `now_s`.
 
-    `cached_tokens` is the number that a finished response reported. `placed` and `fleet` are set for `RESERVED`: the
-    views of the chosen worker and of all candidates at the decision, without the new request. They are None for a part
-    of a KV handover, about which no policy decided.
+    `cached_tokens` is the number that a finished response reported, `output_tokens` the length of its answer. `placed`
+    and `fleet` are set for `RESERVED`: the views of the chosen worker and of all candidates at the decision, without
+    the new request. They are None for a part of a KV handover, about which no policy decided.
     """
 
     kind: LifecycleEventKind
@@ -90,6 +90,7 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     placed: WorkerView | None = None
     fleet: FleetView | None = None
+    output_tokens: int | None = None
 
 
 FACTS: dict[str, type[int] | type[float]] = {

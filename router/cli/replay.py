@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from router.placement.decision_log.summary import summed
 
     try:
-        replay = LogReplay(_lines(arguments.files), arguments.policy, _spec(arguments))
+        replay = LogReplay(log_lines(arguments.files), arguments.policy, _spec(arguments))
         summary = summed(replay, max(0, arguments.show))
     except PolicyError as error:
         raise ConfigError([Problem("--policy", str(error).removesuffix(f"; {error.fix}"), error.fix)]) from None
@@ -92,7 +92,7 @@ def _spec(arguments: argparse.Namespace) -> PolicySpec | None:
     return PolicySpec(arguments.policy, params, arguments.hold, arguments.lanes)
 
 
-def _lines(files: Iterable[Path]) -> Iterator[bytes]:
+def log_lines(files: Iterable[Path]) -> Iterator[bytes]:
     """Yield the lines of all files. A file that a killed process left ends at its last whole line."""
     for path in files:
         with gzip.open(path, "rb") if _is_gzip(path) else path.open("rb") as file, contextlib.suppress(EOFError):

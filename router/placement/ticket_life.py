@@ -286,7 +286,12 @@ class Tickets:
         cached_tokens: int | None = None,
     ) -> None:
         if self._policies.observes:
-            self._policies.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+            output_tokens = ticket.output_tokens if kind is LifecycleEventKind.FINISHED else None
+            self._policies.observe(
+                LifecycleEvent(
+                    kind, ticket.view, ticket.candidate.id, now_s, cached_tokens, output_tokens=output_tokens
+                )
+            )
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:

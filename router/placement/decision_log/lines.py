@@ -105,6 +105,7 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
     now_s: float
     cached_tokens: int | None = None
     decision: int = 0
+    output_tokens: int | None = None
 
 
 Line: TypeAlias = SnapshotLine | RosterLine | DecisionLine | EventLine

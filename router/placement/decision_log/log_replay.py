@@ -214,7 +214,9 @@ class LogReplay:
             request, fleet = self._fleets[line.decision]
             place = fleet.row_of(line.worker)
             placed = None if place is None else fleet.worker(place)
-        event = LifecycleEvent(line.kind, request, line.worker, line.now_s, line.cached_tokens, placed, fleet)
+        event = LifecycleEvent(
+            line.kind, request, line.worker, line.now_s, line.cached_tokens, placed, fleet, line.output_tokens
+        )
         for runner in self._runners.values() if self._only is None else (self._only,):
             runner.observe(event)
 

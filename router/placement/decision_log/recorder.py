@@ -182,6 +182,7 @@ class Recorder:
                 event.now_s,
                 event.cached_tokens,
                 number,
+                event.output_tokens,
             )
         )
 

@@ -96,6 +96,13 @@ def test_the_policy_that_made_the_log_and_its_copy_choose_the_same(rule, wrapped
         assert (one.ranked, one.reason, one.hold_s) == (other.ranked, other.reason, other.hold_s)
 
 
+def test_the_end_of_a_request_has_the_length_of_its_answer():
+    lines = [decode(line) for line in recorded("round_robin")[0].lines]
+    ends = [line for line in lines if isinstance(line, EventLine) and line.kind is LifecycleEventKind.FINISHED]
+    assert sorted(line.output_tokens for line in ends) == sorted(length for _, _, length in conversations())
+    assert {line.output_tokens for line in lines if isinstance(line, EventLine)} == {None, 5, 40}
+
+
 @pytest.mark.parametrize("rule", ["marginal_cost", "dynamo_default", "llmd_sticky", "preble"])
 def test_decisions_of_a_large_fleet_replay_from_arrays(rule):
     sink, recorder = recorded(rule, workers=ARRAYS_FROM + 5, requests=conversations(10, 3))
