@@ -10,11 +10,12 @@ import msgspec
 
 from loadtest.workload.errors import TraceError
 from loadtest.workload.rows import records
-from loadtest.workload.schemas import agentic, azure, bailian, burstgpt, mooncake, sessions
+from loadtest.workload.schemas import agentic, azure, bailian, burstgpt, mooncake, sessions, sized_blocks
 from loadtest.workload.schemas.schema import Row, Schema
 
 SCHEMAS: Sequence[Schema] = (
     mooncake.SCHEMA,
+    sized_blocks.SCHEMA,
     bailian.SCHEMA,
     azure.SCHEMA,
     burstgpt.SCHEMA,

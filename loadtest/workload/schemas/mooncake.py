@@ -43,6 +43,11 @@ class Request(Row, frozen=True):
             )
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens for which one id stands."""
+        return BLOCK_TOKENS
+
+    @property
     def at_s(self) -> float:
         return self.timestamp * self.tick_s
 
