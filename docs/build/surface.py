@@ -77,6 +77,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "measures and sizes a fleet"): "load calibrate",
         ("developer", "tries the product without a GPU"): "worker demo fleet",
         ("developer", "tests an endpoint picker"): "picker-conformance",
+        ("operator", "sizes a fleet before it is bought"): "plan",
     },
     "Admin operations": {
         ("operator", "probes, scrapes"): "live ready metrics",

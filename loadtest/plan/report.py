@@ -1,0 +1,287 @@
+"""The plan as tables, and as JSON whose keys have their units. Where `vllm bench serve` has a key, it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from loadtest.lab.cell import Slo
+from loadtest.plan.sizing import Size
+from loadtest.plan.traffic import Hour, Piece, Traffic
+from loadtest.plan.trials import Goal, Trial
+from loadtest.report.sheet import Sheet, print_sheet
+from loadtest.report.verdict import Answer
+
+HOURS_PER_DAY = 24
+NOTE = "in the busiest window; per hour, per day: prices; limit: what makes calls miss with one worker fewer"
+WORDS = {"MET": "met", "NOT_MET": "not met", "UNDECIDED": "undecided"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was found. `best` is the cheapest fleet of the first rule that holds, None if none does.
+
+    `peak_hour` has its trials on the peak hour, with more workers until one holds. `if_wrong` and `by_hour` are also
+    for it.
+    """
+
+    traffic: Traffic
+    goal: Goal
+    sizes: Sequence[Size]
+    best: Size | None
+    peak_hour: Sequence[Trial]
+    if_wrong: Mapping[float, int | None]
+    by_hour: Sequence[tuple[Hour, int | None]]
+
+    @property
+    def workers(self) -> int | None:
+        """The workers that hold in the busiest window and in the peak hour; None if none do."""
+        if self.best is None:
+            return None
+        if not self.peak_hour:
+            return self.best.workers
+        last = self.peak_hour[-1]
+        return last.shape.workers if last.attained.share >= self.goal.share else None
+
+
+def show(console: Console, report: Report) -> None:
+    for line in _head(report):
+        console.print(line, highlight=False, markup=False)
+    for sheet in _sheets(report):
+        print_sheet(console, sheet)
+    for line in _answer(report):
+        console.print(line, highlight=False, markup=False)
+
+
+def _head(report: Report) -> Iterator[str]:
+    traffic, goal = report.traffic, report.goal
+    grown = "" if goal.growth == 1.0 else f", {goal.growth:g} times as fast"
+    yield (
+        f"{traffic.source}: {traffic.calls:,} calls in {_span(traffic.span_s)},"
+        f" {traffic.calls / traffic.span_s:.2f} per second{grown}."
+    )
+    yield f"{goal.share:.1%} of all calls: {limits(goal.slo)}. Errors and refusals are misses."
+    yield f"Simulated: the busiest {_piece(traffic.busiest)}"
+    if traffic.peak is not None:
+        yield f"           the peak hour in full with one seed, {_piece(traffic.peak)}"
+    if report.by_hour:
+        sampled = [hour.sample for hour, _ in report.by_hour]
+        yield (
+            f"           of each of {len(sampled)} hours its busiest {_span(sampled[0].length_s)}, with one seed:"
+            f" {sum(one.calls for one in sampled):,} of {traffic.calls:,} calls"
+        )
+
+
+def limits(slo: Slo) -> str:
+    named = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2e_ms))
+    return ", ".join(f"{name} at most {limit:g} ms" for name, limit in named if limit < float("inf"))
+
+
+def _span(span_s: float) -> str:
+    return f"{span_s / 3600:.1f} h" if span_s >= 3600 else f"{span_s / 60:.3g} min"
+
+
+def _piece(piece: Piece) -> str:
+    warm = f" after {_span(piece.warm_up_s)} of warm-up" if piece.warm_up_s else ""
+    return f"{_span(piece.length_s)} from {_span(piece.start_s)} on{warm}: {piece.calls:,} calls"
+
+
+def _sheets(report: Report) -> Iterator[Sheet]:
+    heads: tuple[str, ...] = (
+        "rule",
+        "workers",
+        "profile",
+        "roles",
+        "per hour",
+        "per day",
+        "verdict",
+        "attained",
+        "cached",
+        "limit",
+    )
+    yield Sheet("fleets", heads, tuple(_row(size) for size in report.sizes), NOTE)
+    best = report.best
+    if best is None:
+        return
+    heads = (
+        "workers",
+        "seeds",
+        "verdict",
+        "attained",
+        "95 % interval",
+        "cached",
+        "TTFT mean, ms",
+        "TTFT p99, ms",
+        "TPOT, ms",
+    )
+    counts = tuple(_tried(trial) for trial in best.trials.values())
+    yield Sheet(f"{best.fleet.shape.policy} on {best.fleet.shape.profile}, by workers", heads, counts)
+    if report.by_hour:
+        rows = tuple(
+            (_span(hour.start_s), f"{hour.calls:,}", _or_more(needed, report.workers or 0))
+            for hour, needed in report.by_hour
+        )
+        yield Sheet("by hour of the trace", ("from", "calls", "workers"), rows)
+
+
+def _row(size: Size) -> tuple[str, ...]:
+    trial, price = size.fleet, size.cost_per_hour
+    costs = ("", "") if price is None else (f"{price:,.2f}", f"{price * HOURS_PER_DAY:,.2f}")
+    first = trial.shape.prefill_workers
+    roles = "any" if first is None else f"{first} prefill, {size.workers - first} decode"
+    verdict = WORDS[trial.verdict.answer.name]
+    return (
+        trial.shape.policy,
+        _count(size),
+        trial.shape.profile,
+        roles,
+        *costs,
+        verdict,
+        f"{trial.attained.share:.4f}",
+        f"{_cached(trial):.3f}",
+        size.limit or "",
+    )
+
+
+def _tried(trial: Trial) -> tuple[str, ...]:
+    reached = trial.attained
+    return (
+        str(trial.shape.workers),
+        str(len(trial.measures)),
+        WORDS[trial.verdict.answer.name],
+        f"{reached.share:.4f}",
+        f"{reached.low:.4f} to {reached.high:.4f}",
+        f"{_cached(trial):.3f}",
+        f"{trial.mean(lambda one: one.all.ttft_mean_ms):,.0f}",
+        f"{trial.mean(lambda one: one.all.ttft_p99_ms):,.0f}",
+        f"{trial.mean(lambda one: one.all.tpot_mean_ms):,.1f}",
+    )
+
+
+def _count(size: Size) -> str:
+    if size.met:
+        return str(size.workers)
+    return f"{size.workers}?" if size.fleet.verdict.answer is Answer.UNDECIDED else f"> {size.workers}"
+
+
+def _cached(trial: Trial) -> float:
+    return trial.mean(lambda one: one.all.hit_share)
+
+
+def _or_more(needed: int | None, most: int) -> str:
+    return f"> {most}" if needed is None else str(needed)
+
+
+def _answer(report: Report) -> Iterator[str]:
+    best, workers = report.best, report.workers
+    if best is None:
+        yield "No fleet of the first rule holds the service level; the table says how near the largest one comes."
+        return
+    for trial in report.peak_hour:
+        yield f"The peak hour in full: {trial.attained.share:.4f} of its calls with {trial.shape.workers} workers."
+    if workers is None:
+        yield "No fleet holds it in the peak hour."
+        return
+    price = best.kind.candidate.price_per_hour
+    cost = (
+        "" if price is None else f" for {price * workers:,.2f} per hour, {price * workers * HOURS_PER_DAY:,.2f} per day"
+    )
+    yield f"Take {workers} x {best.fleet.shape.profile} with {best.fleet.shape.policy}{cost}."
+    for size in report.sizes:
+        if size.kind.candidate == best.kind.candidate and size.kind.policy != best.kind.policy:
+            other = size.fleet.shape.policy
+            yield f"{other} needs {_count(size)} in the busiest window, where this rule needs {best.workers}."
+    if best.one_lost is not None:
+        yield f"With one worker lost, {best.one_lost.attained.share:.2%} of the calls of the busiest window are good."
+    fleet = best.fleet
+    yield (
+        f"In use there: {fleet.mean(lambda one: one.pressure.kv_share):.0%} of the KV caches,"
+        f" {fleet.mean(lambda one: one.pressure.batch_share):.0%} of the batches."
+    )
+    if report.if_wrong:
+        sizes = {1.0: best.workers, **report.if_wrong}
+        said = [f"{_or_more(sizes[factor], best.kind.candidate.most)} at {factor:g} x" for factor in sorted(sizes)]
+        yield f"If the step times are wrong, it needs {', '.join(said)} of the profile's (one seed)."
+    if report.by_hour:
+        yield f"Over the trace: {mean_workers(report):.2f} workers on average."
+
+
+def mean_workers(report: Report) -> float:
+    """Return the workers of each hour's need, weighted by the hours' lengths."""
+    length_s = sum(hour.length_s for hour, _ in report.by_hour)
+    most = report.workers or 0
+    return sum(hour.length_s * (most if needed is None else needed) for hour, needed in report.by_hour) / length_s
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    traffic, goal, best = report.traffic, report.goal, report.best
+    return {
+        "traffic": {
+            "source": traffic.source,
+            "span_s": traffic.span_s,
+            "calls": traffic.calls,
+            "growth": goal.growth,
+            "busiest_window": traffic.busiest,
+            "peak_hour": traffic.peak,
+        },
+        "goal": {
+            "ttft_ms": _finite(goal.slo.ttft_ms),
+            "tpot_ms": _finite(goal.slo.tpot_ms),
+            "e2el_ms": _finite(goal.slo.e2e_ms),
+            "attainment_share": goal.share,
+        },
+        "fleets": [_fleet(size) for size in report.sizes],
+        "best": None if best is None else report.sizes.index(best),
+        "workers": report.workers,
+        "peak_hour": [{"workers": one.shape.workers, **_trial(one)} for one in report.peak_hour],
+        "workers_by_step_time_factor": {str(factor): count for factor, count in report.if_wrong.items()},
+        "hours": [
+            {"start_s": hour.start_s, "calls": hour.calls, "prompt_tokens": hour.prompt_tokens, "workers": needed}
+            for hour, needed in report.by_hour
+        ],
+        "mean_workers": mean_workers(report) if report.by_hour else None,
+    }
+
+
+def _finite(limit: float) -> float | None:
+    return limit if limit < float("inf") else None
+
+
+def _fleet(size: Size) -> dict[str, Any]:
+    price, shape = size.cost_per_hour, size.fleet.shape
+    return {
+        "policy": shape.policy,
+        "profile": shape.profile,
+        "workers": size.workers,
+        "prefill_workers": shape.prefill_workers,
+        "cost_per_hour": price,
+        "cost_per_day": None if price is None else price * HOURS_PER_DAY,
+        "limit": size.limit,
+        "attained_share_with_one_lost": None if size.one_lost is None else size.one_lost.attained.share,
+        **_trial(size.fleet),
+        "by_workers": [{"workers": count, **_trial(trial)} for count, trial in size.trials.items()],
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    reached, mean = trial.attained, trial.mean
+    return {
+        "verdict": trial.verdict.answer.name.lower(),
+        "attained_share": reached.share,
+        "attained_low_share": reached.low,
+        "attained_high_share": reached.high,
+        "calls": trial.verdict.total,
+        "late_calls": trial.verdict.late,
+        "seeds": len(trial.measures),
+        "cached_share": mean(lambda one: one.all.hit_share),
+        "mean_ttft_ms": mean(lambda one: one.all.ttft_mean_ms),
+        "p99_ttft_ms": mean(lambda one: one.all.ttft_p99_ms),
+        "mean_tpot_ms": mean(lambda one: one.all.tpot_mean_ms),
+        "mean_e2el_ms": mean(lambda one: one.all.e2e_mean_ms),
+        "request_goodput": mean(lambda one: one.all.goodput_per_s),
+        "kv_used_share": mean(lambda one: one.pressure.kv_share),
+        "batch_used_share": mean(lambda one: one.pressure.batch_share),
+    }

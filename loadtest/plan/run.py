@@ -1,0 +1,167 @@
+"""The command: its flags as a plan's parts, the sizes one after the other, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from backends.engine.profile import load_profile, profile_names
+from loadtest.arguments import above_zero, positive
+from loadtest.lab.cell import Slo
+from loadtest.lab.flags import policies
+from loadtest.lab.models import Models
+from loadtest.lab.run import INTERRUPTED
+from loadtest.lab.run_cell import RuleFailed
+from loadtest.lab.store import Store, StoreError
+from loadtest.lab.sweep import Sweep, SweepError
+from loadtest.plan.command import INPUT_ERROR
+from loadtest.plan.log_trace import log_trace
+from loadtest.plan.report import WORDS, Report, as_json, show
+from loadtest.plan.sizing import AGGREGATED, SPLIT, Candidate, Kind, Size, Sizing
+from loadtest.plan.traffic import Traffic, traffic
+from loadtest.plan.trials import Goal, Trial, Trials
+from loadtest.report.verdict import Answer
+from loadtest.workload.errors import WorkloadError
+
+WIDTH = 130
+_LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"}
+
+
+class InputError(Exception):
+    """A flag has a wrong value; the message names it and what to write."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and print; return the verdict on the first rule's best fleet, or 3 if the input is wrong."""
+    try:
+        if args.json is not None:
+            args.json.touch()  # an error now, and not after minutes of simulation
+        with _folder(args.out) as folder:
+            report = _planned(args, folder)
+            if args.json is not None:
+                args.json.write_bytes(msgspec.json.format(msgspec.json.encode(as_json(report)), indent=1) + b"\n")
+    except (InputError, argparse.ArgumentTypeError, WorkloadError, StoreError, RuleFailed, SweepError) as error:
+        print(f"warmroute plan: {error}", file=sys.stderr)
+        return INPUT_ERROR
+    except OSError as error:
+        print(f"warmroute plan: {error.filename}: {error.strerror}", file=sys.stderr)
+        return INPUT_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    console = Console()
+    show(Console(width=max(console.width, WIDTH)), report)
+    return int(answer(report))
+
+
+def answer(report: Report) -> Answer:
+    """Return the verdict on the first rule: met if one of its fleets holds, undecided if one may."""
+    if report.workers is not None:
+        return Answer.MET
+    own = [size.fleet.verdict.answer for size in report.sizes if size.kind.policy == report.sizes[0].kind.policy]
+    return Answer.UNDECIDED if Answer.UNDECIDED in own else Answer.NOT_MET
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="warmroute-plan-") as folder:
+        yield Path(folder)
+
+
+def _planned(args: argparse.Namespace, folder: Path) -> Report:
+    kinds, goal = _kinds(args), Goal(_slo(args.goodput), args.attainment, args.growth)
+    found = _traffic(args, kinds[0].candidate, folder)
+    models = Models(kv_tokens=args.kv_tokens, max_num_seqs=args.max_num_seqs, block_tokens=args.block_tokens)
+    progress = Console(stderr=True)
+    with Sweep(Store(folder), args.jobs) as sweep:
+        sizing = Sizing(Trials(sweep.results, goal, models, args.jobs), found, args.seeds, _heard(progress))
+        sizes = sizing.sizes(kinds)
+        best = cheapest([size for size in sizes if size.met and size.kind.policy == kinds[0].policy])
+        if best is None:
+            return Report(found, goal, sizes, None, (), {}, ())
+        report = Report(found, goal, sizes, best, sizing.in_full(best), {}, ())
+        if args.quick or report.workers is None:
+            return report
+        return replace(report, if_wrong=sizing.if_wrong(best), by_hour=sizing.by_hour(best, report.workers))
+
+
+def cheapest(sizes: Sequence[Size]) -> Size | None:
+    """Return the size of the least cost; of equal or unknown costs the one of the fewest workers."""
+    return min(
+        sizes, key=lambda size: (inf if size.cost_per_hour is None else size.cost_per_hour, size.workers), default=None
+    )
+
+
+def _heard(console: Console) -> Callable[[Trial], None]:
+    def tried(trial: Trial) -> None:
+        reached, word = trial.attained.share, WORDS[trial.verdict.answer.name]
+        console.print(
+            f"{trial.shape}: {reached:.4f} of {trial.verdict.total:,} calls, {len(trial.measures)} seeds: {word}",
+            highlight=False,
+            markup=False,
+        )
+
+    return tried
+
+
+def _traffic(args: argparse.Namespace, first: Candidate, folder: Path) -> Traffic:
+    source = args.trace
+    if args.log is not None:
+        log_trace(args.log, folder / "log.jsonl")
+        source = str(folder / "log.jsonl")
+    return traffic(source, load_profile(first.profile), args.window_s, args.warm_up_s, folder)
+
+
+def _kinds(args: argparse.Namespace) -> list[Kind]:
+    candidates = [candidate(text, args.max_workers) for text in args.candidate]
+    priced = {one.price_per_hour is not None for one in candidates}
+    if len(priced) > 1:
+        raise InputError("--candidate: give a price to all candidates or to none, or their costs cannot be compared")
+    roles = [role for role in args.roles.split(",") if role]
+    if not roles or not set(roles) <= {AGGREGATED, SPLIT}:
+        raise InputError(f"--roles {args.roles!r}: write {AGGREGATED}, {SPLIT}, or both with a comma")
+    rules = policies(args.policy)
+    return [Kind(one, rule, role) for rule in rules for one in candidates for role in dict.fromkeys(roles)]
+
+
+def candidate(text: str, most: int) -> Candidate:
+    """Parse ``PROFILE[:price=P][:most=N]``.
+
+    Raises:
+        InputError: there is no such profile or key, or a value is wrong.
+    """
+    name, *pairs = text.split(":")
+    if name not in profile_names():
+        raise InputError(f"--candidate {text}: no profile {name!r}; there are {', '.join(profile_names())}")
+    price: float | None = None
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key == "price":
+            price = above_zero(value)
+        elif key == "most":
+            most = positive(value)
+        else:
+            raise InputError(f"--candidate {text}: {pair!r} is neither price=P nor most=N")
+    return Candidate(name, price, most)
+
+
+def _slo(texts: Sequence[str]) -> Slo:
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, limit = text.partition(":")
+        if name not in _LIMITS:
+            raise InputError(f"--goodput {text}: write NAME:MS with a name of {', '.join(_LIMITS)}")
+        found[_LIMITS[name]] = above_zero(limit)
+    return Slo(**found)

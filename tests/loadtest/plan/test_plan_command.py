@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from router.cli.main import main
+from tests.loadtest.plan.conftest import ALONE
+
+SMALL = (
+    "--candidate",
+    "llama-3.1-8b-a100:price=2",
+    "--window-s",
+    "15",
+    "--warm-up-s",
+    "5",
+    "--seeds",
+    "2",
+    "--jobs",
+    "1",
+)
+GOOD = ("--trace", ALONE, "--goodput", "ttft:1000", "--attainment", "0.8", *SMALL)
+
+
+def planned(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["plan", *words]))
+    return ended.value.code, capsys.readouterr()
+
+
+def test_a_plan_is_printed_and_written(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    code, printed = planned(capsys, *GOOD, "--policy", "lpwl", "--json", str(path))
+    plan = json.loads(path.read_text())
+    (fleet,) = plan["fleets"]
+    assert code == 0 and fleet["verdict"] == "met"
+    assert plan["workers"] == fleet["workers"] > 1
+    assert fleet["cost_per_day"] == fleet["workers"] * 48.0
+    assert plan["goal"] == {"ttft_ms": 1000.0, "tpot_ms": None, "e2el_ms": None, "attainment_share": 0.8}
+    assert set(plan["workers_by_step_time_factor"]) == {"0.8", "1.2"}
+    assert fleet["attained_share_with_one_lost"] < 0.8 <= fleet["attained_share"]
+    assert f"Take {fleet['workers']} x llama-3.1-8b-a100 with lpwl for" in printed.out
+    assert "seeds: met" in printed.err.replace("\n", " ")
+
+
+def test_exit_codes_are_verdicts(capsys):
+    quick = ("--policy", "lpwl", "--quick", "--max-workers", "2")
+    code, printed = planned(capsys, *GOOD, *quick, "--goodput", "ttft:1")
+    assert code == 1 and "No fleet of the first rule" in printed.out
+    code, printed = planned(capsys, *GOOD, *quick, "--seeds", "1", "--attainment", "0.999", "--goodput", "ttft:60000")
+    assert code == 2 and "undecided" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (GOOD[2:], "one of the arguments --trace --log is required"),
+        ((*GOOD, "--trace", "nowhere.jsonl"), "nowhere.jsonl"),
+        ((*GOOD, "--log", "nowhere.jsonl"), "not allowed with argument"),
+        ((*GOOD, "--goodput", "latency:5"), "--goodput latency:5: write NAME:MS"),
+        ((*GOOD, "--goodput", "ttft:soon"), "'soon' is not a number above 0"),
+        ((*GOOD, "--candidate", "b300"), "no profile 'b300'"),
+        ((*GOOD, "--candidate", "llama-3.1-8b-h100"), "give a price to all candidates or to none"),
+        ((*GOOD, "--candidate", "llama-3.1-8b-h100:gpus=2"), "neither price=P nor most=N"),
+        ((*GOOD, "--policy", "fastest"), "fastest"),
+        ((*GOOD, "--roles", "both"), "--roles 'both'"),
+        ((*GOOD, "--attainment", "95"), "a share above 0 and below 1"),
+        ((*GOOD, "--json", "/nowhere/plan.json", "--quick", "--policy", "lpwl"), "/nowhere"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_input_has_a_code_of_its_own(words, says, capsys):
+    code, printed = planned(capsys, *words)
+    assert code == 3 and says in printed.err

@@ -1,0 +1,108 @@
+from dataclasses import replace
+
+import pytest
+
+from loadtest.lab.cell import Slo
+from loadtest.lab.measures import Pressure
+from loadtest.plan.sizing import limit
+from loadtest.plan.trials import FleetShape
+from loadtest.report.verdict import Answer, verdict
+from tests.loadtest.plan.conftest import ALONE, CHATS, SHARED, kind
+
+SLACK = Slo(ttft_ms=1_000.0)
+
+
+@pytest.mark.parametrize(
+    ("trace", "ttft_ms", "kv_tokens"),
+    [(SHARED, 500.0, 30_000), (CHATS, 1_000.0, 100_000), (ALONE, 700.0, 60_000)],
+    ids=["shared", "chats", "alone"],
+)
+def test_the_size_is_that_of_brute_force(planner, trace, ttft_ms, kv_tokens):
+    trials, sizing, piece = planner(trace, slo=Slo(ttft_ms=ttft_ms), kv_tokens=kv_tokens)
+    (size,) = sizing.sizes([kind()])
+    each = [trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", count), piece, 2) for count in range(1, 7)]
+    holding = [one.shape.workers for one in each if one.holds]
+    assert holding and holding[0] > 1, "the case has a threshold"
+    assert holding == list(range(holding[0], 7)), "more workers never hold less"
+    assert (size.workers, size.met) == (holding[0], True)
+    assert size.one_lost is not None and not size.one_lost.holds
+
+
+def test_a_verdict_is_that_on_all_calls_of_all_seeds(planner):
+    trials, _, piece = planner(SHARED)
+    trial = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 6), piece, 2)
+    calls = sum(one.all.calls for one in trial.measures)
+    good = sum(round(one.all.goodput_share * one.all.calls) for one in trial.measures)
+    assert trial.verdict == verdict(calls - good, calls, 0.8)
+
+
+def test_a_hopeless_fleet_is_not_simulated_to_the_end(planner):
+    trials, _, piece = planner(SHARED)
+    trial = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 5)
+    assert trial.verdict.answer is Answer.NOT_MET
+    assert len(trial.measures) < 5
+
+
+def test_the_size_grows_with_the_rate_and_with_a_stricter_goal(planner):
+    def workers(slo=SLACK, **given):
+        return planner(ALONE, slo, seeds=1, kv_tokens=200_000, **given)[1].sizes([kind(most=12)])[0].workers
+
+    by_rate = [workers(growth=growth) for growth in (0.5, 1.0, 2.0)]
+    assert by_rate == sorted(by_rate) and by_rate[0] < by_rate[-1]
+    by_limit = [workers(slo=Slo(ttft_ms=limit)) for limit in (5_000.0, 1_000.0, 650.0)]
+    assert by_limit == sorted(by_limit) and by_limit[0] < by_limit[-1]
+    by_share = [workers(share=share) for share in (0.5, 0.8, 0.9)]
+    assert by_share == sorted(by_share)
+
+
+def test_the_cached_share_changes_with_the_count_and_rules_differ(planner):
+    trials, sizing, piece = planner(SHARED)
+    warm, blind = sizing.sizes([kind("marginal_cost"), kind("round_robin")])
+    assert warm.workers < blind.workers
+    shares = {
+        policy: [
+            trials.trial(FleetShape("llama-3.1-8b-a100", policy, count), piece, 1).mean(lambda one: one.all.hit_share)
+            for count in (2, 6)
+        ]
+        for policy in ("marginal_cost", "round_robin")
+    }
+    assert shares["marginal_cost"][1] > shares["marginal_cost"][0] + 0.02, "each worker keeps fewer groups"
+    assert shares["marginal_cost"][1] > shares["round_robin"][1] + 0.02
+
+
+def test_none_holds(planner):
+    (size,) = planner(SHARED, slo=Slo(ttft_ms=1.0))[1].sizes([kind(most=2)])
+    assert not size.met and size.workers == 2 and size.one_lost is None
+    assert size.limit == "KV cache"
+
+
+def test_slower_steps_need_more_workers(planner):
+    _, sizing, _ = planner(ALONE, SLACK, kv_tokens=200_000)
+    (size,) = sizing.sizes([kind()])
+    wrong = sizing.if_wrong(size)
+    assert wrong[0.8] <= size.workers <= wrong[1.2]
+    assert wrong[0.8] < wrong[1.2]
+
+
+def test_a_split_has_workers_of_both_roles(planner):
+    _, sizing, _ = planner(ALONE, slo=Slo(ttft_ms=1_000.0, tpot_ms=60.0), share=0.8, kv_tokens=200_000)
+    (size,) = sizing.sizes([kind(roles="split")])
+    assert size.met and size.fleet.shape.prefill_workers in range(1, size.workers)
+    assert size.fleet.mean(lambda one: one.all.handed_over_share) > 0.0
+
+
+def test_the_limit_is_what_calls_missed_or_waited_for(planner):
+    trials, _, piece = planner(ALONE, kv_tokens=200_000)
+    late = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 1)
+    assert limit(late) == "prefill"
+    (measures,) = late.measures
+    for waiting, name in (({"kv": 3, "prefill": 2}, "KV cache"), ({"batch": 1}, "batch"), ({}, "prefill")):
+        assert limit(replace(late, measures=(replaced(measures, pressure=Pressure(waiting=waiting)),))) == name
+    slow = replaced(measures, all=replaced(measures.all, late_first_tokens=1, slow_answers=2))
+    assert limit(replace(late, measures=(slow,))) == "decode"
+    good = replaced(measures, all=replaced(measures.all, late_first_tokens=0, slow_answers=0, late_ends=0))
+    assert limit(replace(late, measures=(good,))) is None
+
+
+def replaced(struct, **changes):
+    return type(struct)(**{name: getattr(struct, name) for name in struct.__struct_fields__} | changes)
