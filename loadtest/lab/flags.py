@@ -6,14 +6,12 @@ import argparse
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
-from loadtest.lab.models import Models, flag
+from loadtest.lab.models import models_of, register_models, seconds
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
 from policies.registry import PolicyError, build_policy, policy_names
@@ -51,7 +49,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         },
     )
     _register_handover(parser)
-    _register_models(parser)
+    register_models(parser)
 
 
 def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], texts: Mapping[str, str]) -> None:
@@ -82,24 +80,10 @@ def _register_handover(parser: argparse.ArgumentParser) -> None:
         group.add_argument(name, type=kind, metavar=metavar, help=text)
 
 
-def _register_models(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models", "what is modelled beside the engine's steps")
-    for one in fields(Models):
-        value: Any = one.default
-        text = f"{one.metadata['help']} (default {'the profile' + chr(39) + 's' if value is None else value})"
-        if isinstance(value, bool):
-            group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
-        else:
-            metavar = one.metadata["metavar"]
-            kind = above_zero if one.name == "timeout_s" else _KINDS[metavar]
-            group.add_argument(flag(one), type=kind, default=value, metavar=metavar, help=text)
-
-
 def setting(args: argparse.Namespace) -> Setting:
     """Return the setting that all cells share."""
-    models = Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
     fleet = Fleet(args.workers, args.profile)
-    return Setting(fleet, args.slo, models, args.window_s, _handover(args))
+    return Setting(fleet, args.slo, models_of(args), args.window_s, _handover(args))
 
 
 def _handover(args: argparse.Namespace) -> HandoverSetting | None:
@@ -185,21 +169,6 @@ def roles(text: str) -> dict[str, int]:
     return found
 
 
-def seconds(text: str) -> float:
-    """Parse a number of at least 0."""
-    return _within(text, lambda value: 0.0 <= value < inf, "a time; write seconds, 0 or more")
-
-
-def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if fits(value):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-
-
 _HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
     "--transfer-tokens-per-s": (
         "tokens_per_s",
@@ -216,12 +185,3 @@ _HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
     ),
 }
 """Flags with their field of `HandoverSetting`, type, metavar and help."""
-
-_KINDS: dict[str, Callable[[str], float]] = {
-    "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
-    "FRACTION": lambda text: _within(text, lambda value: 0.0 <= value <= 1.0, "a fraction; write a number from 0 to 1"),
-    "N": positive,
-    "X": above_zero,
-    "S": seconds,
-}
-"""Types of the models' flags, by their metavar."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field
+import argparse
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from math import inf, nan
 from typing import Any
+
+from loadtest.arguments import above_zero, positive
 
 
 def parameter(default: object, help_: str, *, metavar: str = "N") -> Any:
@@ -57,3 +62,45 @@ class Models:
 
 def flag(one: Field[Any]) -> str:
     return "--" + one.name.replace("_", "-")
+
+
+def register_models(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models", "what is modelled beside the engine's steps")
+    for one in fields(Models):
+        value: Any = one.default
+        text = f"{one.metadata['help']} (default {'the profile' + chr(39) + 's' if value is None else value})"
+        if isinstance(value, bool):
+            group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
+        else:
+            metavar = one.metadata["metavar"]
+            kind = above_zero if one.name == "timeout_s" else _KINDS[metavar]
+            group.add_argument(flag(one), type=kind, default=value, metavar=metavar, help=text)
+
+
+def models_of(args: argparse.Namespace) -> Models:
+    return Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
+
+
+def seconds(text: str) -> float:
+    """Parse a number of at least 0."""
+    return _within(text, lambda value: 0.0 <= value < inf, "a time; write seconds, 0 or more")
+
+
+def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if fits(value):
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+
+_KINDS: dict[str, Callable[[str], float]] = {
+    "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
+    "FRACTION": lambda text: _within(text, lambda value: 0.0 <= value <= 1.0, "a fraction; write a number from 0 to 1"),
+    "N": positive,
+    "X": above_zero,
+    "S": seconds,
+}
+"""Types of the models' flags, by their metavar."""

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, checked, positive
+from loadtest.lab.models import register_models
 
 INPUT_ERROR = 3
 """The exit code of wrong input: 0, 1 and 2 are verdicts."""
@@ -84,21 +85,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run_.add_argument(
         "--window-s", type=above_zero, default=600.0, metavar="S", help="busiest part to search on (default 600)"
     )
-    run_.add_argument(
-        "--warm-up-s", type=above_zero, default=180.0, metavar="S", help="part before it, not measured (default 180)"
-    )
     run_.add_argument("--seeds", type=positive, default=5, metavar="K", help="seeds of each trial (default 5)")
-    run_.add_argument("--kv-tokens", type=positive, metavar="N", help="KV cache of a worker (default: the profile's)")
-    run_.add_argument("--max-num-seqs", type=positive, metavar="N", help="largest batch (default: the profile's)")
-    run_.add_argument(
-        "--block-tokens", type=positive, default=64, metavar="N", help="KV block; larger ones run faster (default 64)"
-    )
     run_.add_argument(
         "--quick", action="store_true", help="sizes alone: no hours of the day, no sizes for other step times"
     )
     run_.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
     run_.add_argument("--out", type=Path, metavar="DIR", help="keep the runs here; the same command resumes")
     run_.add_argument("--json", type=Path, metavar="FILE", help="write the plan as JSON")
+    register_models(parser)
     parser.set_defaults(run=run)
 
 

@@ -18,7 +18,7 @@ from backends.engine.profile import load_profile, profile_names
 from loadtest.arguments import above_zero, positive
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import policies
-from loadtest.lab.models import Models
+from loadtest.lab.models import models_of
 from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.store import Store, StoreError
@@ -83,10 +83,9 @@ def _folder(out: Path | None) -> Iterator[Path]:
 def _planned(args: argparse.Namespace, folder: Path) -> Report:
     kinds, goal = _kinds(args), Goal(_slo(args.goodput), args.attainment, args.growth)
     found = _traffic(args, kinds[0].candidate, folder)
-    models = Models(kv_tokens=args.kv_tokens, max_num_seqs=args.max_num_seqs, block_tokens=args.block_tokens)
     progress = Console(stderr=True)
     with Sweep(Store(folder), args.jobs) as sweep:
-        sizing = Sizing(Trials(sweep.results, goal, models, args.jobs), found, args.seeds, _heard(progress))
+        sizing = Sizing(Trials(sweep.results, goal, models_of(args), args.jobs), found, args.seeds, _heard(progress))
         sizes = sizing.sizes(kinds)
         best = cheapest([size for size in sizes if size.met and size.kind.policy == kinds[0].policy])
         if best is None:
