@@ -17,6 +17,9 @@ from loadtest.report.verdict import Answer
 
 HOURS_PER_DAY = 24
 NOTE = "in the busiest window; per hour, per day: prices; limit: what makes calls miss with one worker fewer"
+FLEETS = ("rule", "workers", "profile", "roles", "per hour", "per day", "verdict", "attained", "cached", "limit")
+TIMES = ("TTFT mean, ms", "TTFT p99, ms", "TPOT, ms")
+COUNTS = ("workers", "seeds", "verdict", "attained", "95 % interval", "cached", *TIMES)
 WORDS = {"MET": "met", "NOT_MET": "not met", "UNDECIDED": "undecided"}
 
 
@@ -90,35 +93,12 @@ def _piece(piece: Piece) -> str:
 
 
 def _sheets(report: Report) -> Iterator[Sheet]:
-    heads: tuple[str, ...] = (
-        "rule",
-        "workers",
-        "profile",
-        "roles",
-        "per hour",
-        "per day",
-        "verdict",
-        "attained",
-        "cached",
-        "limit",
-    )
-    yield Sheet("fleets", heads, tuple(_row(size) for size in report.sizes), NOTE)
+    yield Sheet("fleets", FLEETS, tuple(_row(size) for size in report.sizes), NOTE)
     best = report.best
     if best is None:
         return
-    heads = (
-        "workers",
-        "seeds",
-        "verdict",
-        "attained",
-        "95 % interval",
-        "cached",
-        "TTFT mean, ms",
-        "TTFT p99, ms",
-        "TPOT, ms",
-    )
     counts = tuple(_tried(trial) for trial in best.trials.values())
-    yield Sheet(f"{best.fleet.shape.policy} on {best.fleet.shape.profile}, by workers", heads, counts)
+    yield Sheet(f"{best.fleet.shape.policy} on {best.fleet.shape.profile}, by workers", COUNTS, counts)
     if report.by_hour:
         rows = tuple(
             (_span(hour.start_s), f"{hour.calls:,}", _or_more(needed, report.workers or 0))
@@ -189,7 +169,7 @@ def _answer(report: Report) -> Iterator[str]:
     cost = (
         "" if price is None else f" for {price * workers:,.2f} per hour, {price * workers * HOURS_PER_DAY:,.2f} per day"
     )
-    yield f"Take {workers} x {best.fleet.shape.profile} with {best.fleet.shape.policy}{cost}."
+    yield f"Take {(report.peak_hour or [best.fleet])[-1].shape}{cost}."
     for size in report.sizes:
         if size.kind.candidate == best.kind.candidate and size.kind.policy != best.kind.policy:
             other = size.fleet.shape.policy
@@ -202,11 +182,14 @@ def _answer(report: Report) -> Iterator[str]:
         f" {fleet.mean(lambda one: one.pressure.batch_share):.0%} of the batches."
     )
     if report.if_wrong:
-        sizes = {1.0: best.workers, **report.if_wrong}
-        said = [f"{_or_more(sizes[factor], best.kind.candidate.most)} at {factor:g} x" for factor in sorted(sizes)]
-        yield f"If the step times are wrong, it needs {', '.join(said)} of the profile's (one seed)."
+        most = best.kind.candidate.most
+        said = [f"{_or_more(count, most)} at {factor:g} x" for factor, count in report.if_wrong.items()]
+        yield f"If the step times are wrong, one seed of the busiest window needs {', '.join(said)} the profile's."
     if report.by_hour:
-        yield f"Over the trace: {mean_workers(report):.2f} workers on average."
+        rates = [hour.calls / hour.length_s for hour, _ in report.by_hour]
+        more = max(rates) / (report.traffic.calls / report.traffic.span_s)
+        mean = mean_workers(report)
+        yield f"Over the trace: {mean:.2f} workers on average; the busiest hour has {more:.2f} x the mean rate."
 
 
 def mean_workers(report: Report) -> float:
@@ -256,7 +239,6 @@ def _fleet(size: Size) -> dict[str, Any]:
         "policy": shape.policy,
         "profile": shape.profile,
         "workers": size.workers,
-        "prefill_workers": shape.prefill_workers,
         "cost_per_hour": price,
         "cost_per_day": None if price is None else price * HOURS_PER_DAY,
         "limit": size.limit,
@@ -269,6 +251,7 @@ def _fleet(size: Size) -> dict[str, Any]:
 def _trial(trial: Trial) -> dict[str, Any]:
     reached, mean = trial.attained, trial.mean
     return {
+        "prefill_workers": trial.shape.prefill_workers,
         "verdict": trial.verdict.answer.name.lower(),
         "attained_share": reached.share,
         "attained_low_share": reached.low,

@@ -12,7 +12,7 @@ from loadtest.plan.traffic import Hour, Piece, Traffic
 from loadtest.plan.trials import FleetShape, Trial, Trials
 from loadtest.report.verdict import Answer
 
-WRONG_BY = (0.8, 1.2)
+WRONG_BY = (0.8, 1.0, 1.2)
 """Factors on the step times for which the size is found again."""
 K = TypeVar("K")
 AGGREGATED, SPLIT = "aggregated", "split"

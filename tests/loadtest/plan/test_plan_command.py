@@ -35,9 +35,9 @@ def test_a_plan_is_printed_and_written(capsys, tmp_path):
     assert plan["workers"] == fleet["workers"] > 1
     assert fleet["cost_per_day"] == fleet["workers"] * 48.0
     assert plan["goal"] == {"ttft_ms": 1000.0, "tpot_ms": None, "e2el_ms": None, "attainment_share": 0.8}
-    assert set(plan["workers_by_step_time_factor"]) == {"0.8", "1.2"}
+    assert set(plan["workers_by_step_time_factor"]) == {"0.8", "1.0", "1.2"}
     assert fleet["attained_share_with_one_lost"] < 0.8 <= fleet["attained_share"]
-    assert f"Take {fleet['workers']} x llama-3.1-8b-a100 with lpwl for" in printed.out
+    assert f"Take {fleet['workers']} x llama-3.1-8b-a100, lpwl for" in printed.out
     assert "seeds: met" in printed.err.replace("\n", " ")
 
 
