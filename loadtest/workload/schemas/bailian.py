@@ -21,7 +21,7 @@ BLOCK_TOKENS = 16
 
 
 class TimedRequest(mooncake.Request, frozen=True):
-    block_tokens: ClassVar[int] = BLOCK_TOKENS
+    id_tokens: ClassVar[int] = BLOCK_TOKENS
     tick_s: ClassVar[float] = 1.0
 
 

@@ -25,7 +25,7 @@ BLOCK_TOKENS = 512
 class Request(Row, frozen=True):
     """One request of the trace."""
 
-    block_tokens: ClassVar[int] = BLOCK_TOKENS
+    id_tokens: ClassVar[int] = BLOCK_TOKENS
     tick_s: ClassVar[float] = 1e-3
     """Seconds per unit of `timestamp`."""
 
@@ -45,7 +45,7 @@ class Request(Row, frozen=True):
     @property
     def block_tokens(self) -> int:
         """Tokens for which one id stands."""
-        return BLOCK_TOKENS
+        return self.id_tokens
 
     @property
     def at_s(self) -> float:
