@@ -63,6 +63,11 @@ class AnswerFilter:
         return part is self
 
     @property
+    def whole(self) -> bool:
+        """Whether the client's stream is complete with what `rest` returns, although the worker's has no end."""
+        return False
+
+    @property
     def keeps_ending(self) -> bool:
         """Whether the client's stream ends as the worker has ended it."""
         return False

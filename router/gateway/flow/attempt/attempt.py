@@ -368,6 +368,8 @@ class Attempt:
             late = self._pools.loop.time() - self.since_s > STALE_S
             self._pools.redials.add()
             self._begin_again(AttemptEvent.STALE_LATE if late else AttemptEvent.STALE, fresh=True)
+        elif self.state is AttemptState.OPEN and self.answer_filter is not None and self.answer_filter.whole:
+            self._take(AttemptEvent.END)
         else:
             self._take(AttemptEvent.LOST, reason)
 

@@ -171,6 +171,8 @@ class MigrationRewrite(Rewrite):
         self._salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
         whole = self._feature.whole_tokens(ticket.request.model)
         self._stream = TrackedStream(path, settings.max_tokens, whole, hides=not asks, counts=counts)
+        options = fields.stream_options
+        self._stream.asks_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
         self._body = ContinuationBody(path, body, fields)
         self._leg = LegFilter(self._stream, made.answer_filter, self.may_go_on, holds=asks or logprobs)
         self._asks, self._holds = asks, asks or logprobs

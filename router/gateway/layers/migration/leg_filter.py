@@ -12,6 +12,7 @@ from router.requests.outgoing import AnswerFilter
 
 MOST_HELD: Final = 16
 """More events than this pass without an end of a character that is known. Then the answer cannot go on elsewhere."""
+_DONE: Final = (b"data: [DONE]", b"data:[DONE]")
 ABORT = "abort"
 ERROR_EVENT = "error_event"
 
@@ -26,7 +27,7 @@ class LegFilter(AnswerFilter):
     quick: ClassVar[bool] = True
     """Events of one token need no more than `TrackedStream.note_token`."""
     held_bytes: ClassVar[int] = 16_777_216  # the first event has all ids of the prompt
-    __slots__ = ("_held", "_holds", "_inner", "_may_go_on", "stream")
+    __slots__ = ("_done", "_held", "_holds", "_inner", "_may_go_on", "stream")
 
     def __init__(
         self, stream: TrackedStream, inner: AnswerFilter | None, may_go_on: Callable[[], bool], *, holds: bool
@@ -39,6 +40,7 @@ class LegFilter(AnswerFilter):
         self._may_go_on = may_go_on
         self._holds = holds
         self._held: list[bytes] = []
+        self._done = False
 
     def feed(self, content: bytes) -> bytes:
         if self.broken:
@@ -53,8 +55,15 @@ class LegFilter(AnswerFilter):
     def rest(self) -> bytes:
         """Return the rest of a complete stream."""
         rest = b"" if self.broken else b"".join([*self._held, AnswerFilter.rest(self)])
+        if self.whole and not self._done:
+            rest, self._done = b"data: [DONE]\n\n", True  # the worker has died after its last token
         self._held = []
         return rest if self._inner is None else self._inner.feed(rest) + self._inner.rest()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer has its finish reason, and its usage is known or not asked for."""
+        return self.stream.finished and not self.broken and (not self.stream.asks_usage or b'"usage":{' in self.taken)
 
     def tail(self) -> bytes:
         """Return the end of the answer, from the event with the finish reason on."""
@@ -84,6 +93,7 @@ class LegFilter(AnswerFilter):
     def _judged(self, event: bytes) -> bytes:
         if self.broken:
             return b""
+        self._done = self._done or event.startswith(_DONE)
         if (death := death_in(event)) and self._may_go_on():
             self.broken = death
             return b""

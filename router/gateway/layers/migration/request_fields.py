@@ -48,6 +48,7 @@ class TrackedFields(msgspec.Struct):
     max_completion_tokens: Any = None
     min_tokens: Any = None
     cache_salt: Any = None
+    stream_options: Any = None
 
 
 class MessageContent(msgspec.Struct):

@@ -42,9 +42,9 @@ class TrackedStream:
     """
 
     __slots__ = (
-        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "clean", "finished",
-        "first_event", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens", "shown", "text_length",
-        "unclear",
+        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "asks_usage", "clean",
+        "finished", "first_event", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens", "shown",
+        "text_length", "unclear",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,8 @@ class TrackedStream:
         self._room = 0
         """How long G may get while `note_token` is used."""
         self.hides = hides
+        self.asks_usage = False
+        """The stream ends with its usage."""
         self.prompt: array[int] | None = None
         self.output = array("I")
         self.clean = 0

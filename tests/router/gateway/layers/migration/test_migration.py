@@ -8,9 +8,9 @@ import pytest
 from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
-from tests.support.answers import STREAM, after, chunk, json_head, says, silent
+from tests.support.answers import STREAM, after, chunk, dying, json_head, says, silent
 from tests.support.raw_client import post
-from tests.support.token_worker import DEATHS, PROMPT, TokenWorker
+from tests.support.token_worker import DEATHS, PROMPT, Answering, TokenWorker
 from tests.support.waiting import eventually
 
 CHAT, TEXT = b"/v1/chat/completions", b"/v1/completions"
@@ -98,6 +98,35 @@ async def test_only_the_role_was_sent(rig):
     assert text_of(events) == ANSWER
     assert {event["id"] for event in events} == {"cmpl-w"}
     assert reply.body.count(b'"role"') == 1
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT], ids=["chat", "completions"])
+async def test_a_death_after_the_last_token_ends_the_stream(rig, path):
+    """The finish reason is there, and the usage; only the mark of the end is missing."""
+    events = list(Answering(TokenWorker(ANSWER), tracked_body(path), path == CHAT).events())
+
+    async def dies(script):
+        await script.say(STREAM)
+        await script.say_apart(*map(chunk, events[:-1]))
+        await script.die()
+
+    gate = await rig(dies, TokenWorker(ANSWER), routes=ROUTES)
+    seen = events_of(await gate.ask(post(path, body_of(path))))
+    assert text_of(seen) == ANSWER and finishes(seen) == ["stop"]
+    assert seen[-1]["usage"]["completion_tokens"] == len(ANSWER.encode())
+    assert gate.counted("migrations") == [] and gate.workers[1].requests == []
+    assert gate.recorded.events[-1] == "finished 200" and gate.idle
+
+
+async def test_a_death_before_the_usage_is_an_error(rig):
+    events = list(Answering(TokenWorker(ANSWER), tracked_body(CHAT), True).events())
+    gate = await rig(dying(STREAM, *map(chunk, events[:-2])), TokenWorker(ANSWER), routes=ROUTES)
+    assert error_of(await gate.ask(post(body=body_of()))) == "worker_died_in_stream"
+    assert gate.counted("migrations") == [("cut", "finished")]
+
+
+def tracked_body(path):
+    return json.loads(body_of(path)) | {"return_token_ids": True}
 
 
 GUIDED = {"response_format": {"type": "json_object"}, "tools": [{"type": "function"}], "tool_choice": "required"}
