@@ -437,3 +437,10 @@ async def test_an_answer_stays_that_need_not_or_cannot_leave(rig, often, case):
     go_on.set()
     assert text_of(events_of(await client.read())) == ANSWER
     assert gate.counted("migrations") == []
+
+
+async def test_an_answer_goes_on_by_the_order_of_classes(rig):
+    first, second = TokenWorker(ANSWER, 9), TokenWorker(ANSWER, name="other")
+    gate, reply = await migrated(rig, first, second, classes={"chat": {"share": 1}, "batch": {"share": 1}})
+    assert text_of(events_of(reply)) == ANSWER
+    assert gate.counted("migrations") == [("cut", "resumed")] and gate.idle
