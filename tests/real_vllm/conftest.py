@@ -68,7 +68,9 @@ def vllm(executable):
 
     def describe(*flags: str, **settings) -> VllmWorker:
         clock = ClockSettings(time_scale=settings.pop("time_scale", 0.2), seed=settings.pop("seed", 0))
-        clock = replace(clock, **{name: settings.pop(name) for name in ("kv_gib", "profile") if name in settings})
+        clock = replace(
+            clock, **{name: settings.pop(name) for name in ("kv_gib", "profile", "character_share") if name in settings}
+        )
         return VllmWorker(executable=executable, clock=clock, flags=flags, **settings)
 
     def get(*flags: str, at_once: int = SERVERS_AT_ONCE, **settings) -> RunningVllm:
