@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -27,6 +29,15 @@ from loadtest.soak.fleet import FleetShape
 from loadtest.soak.report import print_verdict, write_json
 from loadtest.soak.run import Setting, soak
 
+CLASSES: Mapping[str, Any] = {
+    "classes": {
+        "interactive": {"share": 1.0, "floor": 0.3, "slo": {"ttft": 2.0, "tpot": 0.2}},
+        "default": {"share": 1.0},
+        "batch": {"share": 0.0, "starvation_s": 5.0},
+    },
+    "auth": {"allow": ["priority"]},
+}
+"""Without a longest wait, so that an error still needs a fault that explains it."""
 SCENARIOS = ("faults", "attack", "restarts")
 
 
@@ -42,6 +53,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(flag, type=of, default=default, metavar="N", help=f"{what} (default %(default)s)")
     parser.add_argument("--scenario", choices=SCENARIOS, default="faults", help="what happens (default %(default)s)")
+    parser.add_argument(
+        "--classes", action="store_true", help="requests of three classes and five tenants wait in the gateway in turns"
+    )
     parser.add_argument("--rate", type=above_zero, metavar="X", help="requests per second (default: by the highest)")
     parser.add_argument(
         "--time-scale",
@@ -71,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         logs=args.logs,
         memory_limit_bytes=args.memory_limit,
         attacked=args.scenario == "attack",
+        config=CLASSES if args.classes else {},
     )
     setting = Setting(
         duration_s=args.minutes * 60,

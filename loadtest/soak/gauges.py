@@ -14,6 +14,7 @@ AT_REST = (
     "warmroute_active_requests",
     "warmroute_queued_requests",
     "warmroute_held_requests",
+    "warmroute_class_waiting_requests",
     "warmroute_buffered_bytes",
     "warmroute_client_connections",
 )

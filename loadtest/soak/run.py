@@ -87,7 +87,13 @@ class Soak:
             verdict.failures.append(f"the workers were not ready within {READY_LIMIT_S:.0f} s")
             return verdict
         model = str((await self._admin.workers())[0]["models"][0]["id"])
-        traffic = Traffic(self._fleet.url, model, self._setting.fleet.seed, self._saw)
+        traffic = Traffic(
+            self._fleet.url,
+            model,
+            self._setting.fleet.seed,
+            self._saw,
+            [*self._setting.fleet.config.get("classes", ())],
+        )
         before = None
         if self._setting.restarts:
             await self._restart(traffic)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ _THINK_S = 0.05
 LEAVE_WITHIN_S = 2.0
 WHOLE, FRESH, SLOW, TEXT = 0.3, 0.3, 0.05, 0.15
 """Shares of the conversations with each property of `Manner`, drawn independently. A slow reader always streams."""
+TENANTS = 5
 LEAVING = 0.1
 """Probability that a request is abandoned."""
 SHAPE = Shape(conversations=_BATCH, turns=4, pause_s=1.0, answer_tokens=48, document_chars=(2_000, 9_000))
@@ -33,13 +34,15 @@ SHAPE = Shape(conversations=_BATCH, turns=4, pause_s=1.0, answer_tokens=48, docu
 class Manner:
     """Behaviour of one conversation's client.
 
-    `fresh` opens a connection for each request, `text` uses the completion API instead of the chat API.
+    `fresh` opens a connection for each request, `text` uses the completion API instead of the chat API. `claims` are
+    headers that name a class and a tenant.
     """
 
     stream: bool
     fresh: bool
     slow: bool
     text: bool
+    claims: tuple[tuple[str, str], ...] = ()
 
 
 def conversations(seed: int) -> Iterator[Conversation]:
@@ -49,9 +52,15 @@ def conversations(seed: int) -> Iterator[Conversation]:
 
 
 class Traffic:
-    """Plays conversations. `seen` is called with the end of each request and its client's behaviour."""
+    """Plays conversations. `seen` is called with the end of each request and its client's behaviour.
 
-    def __init__(self, url: str, model: str, seed: int, seen: Callable[[Seen, Manner], None]) -> None:
+    Each conversation claims one of the `classes`, if there are any, and is one of `TENANTS` in the turns there.
+    """
+
+    def __init__(
+        self, url: str, model: str, seed: int, seen: Callable[[Seen, Manner], None], classes: Sequence[str] = ()
+    ) -> None:
+        self._classes = classes
         self._url = url
         self._model = model
         self._rng = Random(seed)
@@ -123,7 +132,12 @@ class Traffic:
             fresh=rng.random() < FRESH,
             slow=slow,
             text=rng.random() < TEXT,
+            claims=self._claims() if self._classes else (),
         )
+
+    def _claims(self) -> tuple[tuple[str, str], ...]:
+        tenant = f"tenant-{self._rng.randrange(TENANTS)}"
+        return ("x-request-class", self._rng.choice(self._classes)), ("x-llm-d-inference-fairness-id", tenant)
 
     async def _play(
         self, conversation: Conversation, manner: Manner, rng: Random, *, pauses: bool, leaving: float
@@ -157,7 +171,7 @@ class Traffic:
     async def _ask(self, path: str, body: dict[str, Any], manner: Manner, leaves_s: float | None) -> Seen:
         began_s = asyncio.get_running_loop().time()
         client = self._slow if manner.slow else self._kept
-        headers = {"connection": "close"} if manner.fresh else None
+        headers = {**dict(manner.claims), **({"connection": "close"} if manner.fresh else {})} or None
         dawdle_s = _DAWDLE_S if manner.slow else 0.0
         try:
             async with asyncio.timeout(leaves_s):

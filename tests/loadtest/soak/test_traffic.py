@@ -94,3 +94,12 @@ async def test_the_highest_rate_counts_the_answers_of_all_clients(monkeypatch):
     began_s = asyncio.get_running_loop().time()
     rate = await traffic.keep_busy(10, 0.2)
     assert rate * (asyncio.get_running_loop().time() - began_s) == pytest.approx(4 * len(played), rel=0.1)
+
+
+def test_conversations_claim_classes_and_tenants_only_if_there_are_classes():
+    traffic = Traffic("http://127.0.0.1:1", "m", 1, lambda seen, manner: None, ["chat", "batch"])
+    claims = [dict(traffic._manner().claims) for _ in range(100)]
+    assert {one["x-request-class"] for one in claims} == {"chat", "batch"}
+    assert len({one["x-llm-d-inference-fairness-id"] for one in claims}) == 5
+    without = Traffic("http://127.0.0.1:1", "m", 1, lambda seen, manner: None)
+    assert without._manner().claims == ()
