@@ -230,6 +230,9 @@ class ClassConfig(Section, frozen=True):
     request is refused for its wait."""
     starvation_s: Seconds = 120.0
     """Wait after which a class with share 0 gets a small share."""
+    service_tiers: tuple[str, ...] = ()
+    """Values of service_tier in a body that name this class, such as flex or priority, as far as the caller may name
+    it. The worker gets the field as it came."""
 
 
 class RouteMatch(Section, frozen=True):

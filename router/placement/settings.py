@@ -43,6 +43,11 @@ def _classes(config: Config) -> Iterator[Finding]:
     for name in config.classes:
         if not _NAME.fullmatch(name):
             yield ("classes", name), f"{name!r} is no name of a class", "write lower-case letters, digits, - and _"
+    tiers: dict[str, str] = {}
+    for name, tier in ((name, tier) for name, one in config.classes.items() for tier in one.service_tiers):
+        if tiers.setdefault(tier, name) != name:
+            problem = f"the service tier {tier} is that of the class {tiers[tier]}, too"
+            yield ("classes", name, "service_tiers"), problem, "name each tier in one class"
     if sum(one.floor for one in config.classes.values()) >= 1.0:
         yield ("classes",), "the floors add up to 1 or more, which leaves nothing", "make them smaller"
     if config.classes and (config.handover.connector or config.handover.pulls):

@@ -25,8 +25,8 @@ class IncomingRequest:
 
     __slots__ = (
         "admitted_by", "alternatives", "arrived_s", "body", "caller", "claim", "digest", "exemplar", "form", "head",
-        "id", "key", "layers", "named", "queued_for_model", "request", "rewrites", "route", "size_bytes", "ticket",
-        "withheld", "within",
+        "id", "key", "layers", "named", "queued_for_model", "request", "rewrites", "route", "service_tier",
+        "size_bytes", "ticket", "withheld", "within",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class IncomingRequest:
         """The queue against whose limit the request counts."""
         self.claim: Claim | None = None
         """Its class and tenant, once it asks for a worker and there are classes."""
+        self.service_tier: str | None = None
+        """The one that the body names."""
         self.named: str | None = None
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None

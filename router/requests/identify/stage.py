@@ -217,6 +217,8 @@ class IdentifyStage:
         prompt_tokens = prompt.tokens if prompt is not None else guessed_tokens
         priority = _priority(head, parsed.priority if by_prefix else 0) if "priority" in caller.may else 0
         kind = _SINGLE if session_id is None else _CONVERSATION
+        tier = parsed.fields.service_tier if by_prefix else None
+        incoming.service_tier = tier if isinstance(tier, str) else None
         route = self.routes.only
         if route is None:
             route = self.routes.match(

@@ -21,6 +21,7 @@ class BodyFields(msgspec.Struct):
     max_output_tokens: Any = None
     session_id: Any = None
     priority: Any = None
+    service_tier: Any = None
     cache_salt: Any = None
     messages: Any = None
     prompt: Any = None

@@ -18,6 +18,7 @@ def test_classes_are_read_in_their_order():
     [
         ({"classes": {"Chat": {}}}, "no name of a class"),
         ({"classes": {"a": {"floor": 0.5}, "b": {"floor": 0.5}}}, "leaves nothing"),
+        ({"classes": {"a": {"service_tiers": ["flex"]}, "b": {"service_tiers": ["flex"]}}}, "that of the class a, too"),
         ({"classes": {f"c{n}": {} for n in range(17)}}, "more than 16 classes"),
         ({"classes": CLASSES, "routes": [{"name": "all", "request_class": "night"}]}, "no class is called night"),
         ({"tenants": {"red": {"keys": [], "classes": ["night"]}}}, "no class is called night"),

@@ -254,3 +254,16 @@ async def test_what_waits_is_seen_by_tenant_and_late_streams_by_the_part_that_to
     assert ("warmroute_class_tenant_waiting_requests", ("fast", "red")) not in readings
     late = made.gateway.statistics()["classes"]["late"]["fast"]
     assert "late streams took" in late and "before they went to a worker" in late
+
+
+@pytest.mark.parametrize(("allow", "expected"), [(["priority"], "batch"), ([], "chat")])
+async def test_a_service_tier_in_the_body_names_a_class_for_a_caller_that_may(gate, allow, expected):
+    classes = {"chat": {"share": 1.0}, "batch": {"share": 0.0, "service_tiers": ["flex"]}}
+    made = await gate(classes=classes, auth={"allow": allow})
+    body = b'{"model":"m","messages":[],"stream":true,"service_tier":"flex"}'
+    client = await made.send(post(body=body))
+    await eventually(lambda: waits(made)[expected] == 1)
+    for one in (made.first, client):
+        await made.worker.answer()
+        assert (await one.read()).status == 200
+    assert body in made.workers[0].requests[1].body, "the worker gets it as it came"

@@ -17,17 +17,23 @@ _UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def claim_of(
-    head: RequestHead, caller: Caller, classes: Mapping[str, RequestClass], default: RequestClass, by_route: str | None
+    head: RequestHead,
+    caller: Caller,
+    classes: Mapping[str, RequestClass],
+    default: RequestClass,
+    by_route: str | None,
+    by_tier: str | None = None,
 ) -> Claim:
     """Return what the request may claim. Whatever the caller may not claim is ignored.
 
     A caller may name the classes of its tenant; one that may send a priority may name all, and its own fairness id and
-    deadlines. Without a claim the route's class holds, then the tenant's first one.
+    deadlines. A header names the class, or else the service tier (`by_tier`). Without a claim the route's class holds,
+    then the tenant's first one.
     """
     account, may_all = caller.account, "priority" in caller.may
     own = () if account is None else account.classes
     named = _first(head, CLASS_HEADERS)
-    wanted = None if named is None else named.decode("latin-1").lower()
+    wanted = by_tier if named is None else named.decode("latin-1").lower()
     name = wanted if wanted in classes and (may_all or wanted in own) else by_route or next(iter(own), None)
     tenant = caller.tenant or caller.name or ""
     weight = 1.0 if account is None else account.weight

@@ -34,6 +34,7 @@ class RequestClasses(Feature):
         classes = [class_of(name, one) for name, one in config.classes.items()]
         self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
         self._default = self._classes.get("default", classes[0])
+        self._by_tier = {tier: name for name, one in config.classes.items() for tier in one.service_tiers}
         self._by_route: Mapping[str, str | None] = {}
         self._admission: Admission[IncomingRequest] = Admission(
             classes, core.dispatcher, fleet, core.loads, core.tickets, Random()
@@ -60,8 +61,9 @@ class RequestClasses(Feature):
         return LevelLayer(self._levels, request)
 
     def claim(self, incoming: IncomingRequest, request: Request) -> Claim:
-        by_route = self._by_route.get(request.route)
-        return claim_of(incoming.head, incoming.caller, self._classes, self._default, by_route)
+        by_route, tier = self._by_route.get(request.route), incoming.service_tier
+        by_tier = None if tier is None else self._by_tier.get(tier)
+        return claim_of(incoming.head, incoming.caller, self._classes, self._default, by_route, by_tier)
 
     def ask(
         self, incoming: IncomingRequest, request: Request, now_s: float, within: frozenset[str] | None

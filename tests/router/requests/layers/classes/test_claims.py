@@ -10,10 +10,10 @@ CHAT, BATCH, DEFAULT = RequestClass("chat"), RequestClass("batch", 0.0), Request
 CLASSES = {one.name: one for one in (CHAT, BATCH, DEFAULT)}
 
 
-def claim(headers=None, *, may=(), tenant=None, by_route=None, key="key"):
+def claim(headers=None, *, may=(), tenant=None, by_route=None, key="key", by_tier=None):
     account = None if tenant is None else TenantUsage("red", tenant)
     caller = Caller(key, frozenset(may), account, None)
-    return claim_of(_head("/v1/completions", headers or {}, 0), caller, CLASSES, DEFAULT, by_route)
+    return claim_of(_head("/v1/completions", headers or {}, 0), caller, CLASSES, DEFAULT, by_route, by_tier)
 
 
 def test_without_a_claim_the_route_decides_then_the_tenant_then_the_default():
@@ -64,3 +64,11 @@ def test_an_invalid_duration_is_no_deadline(text):
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1e9"])
 def test_an_invalid_time_is_no_service_level(text):
     assert claim({"x-dynamo-slo-ttft-ms": text}, may=("priority",)).ttft_s is None
+
+
+def test_a_service_tier_names_a_class_after_the_header_and_only_what_the_caller_may_name():
+    tenant = TenantConfig(classes=("chat", "batch"))
+    assert claim(tenant=tenant, by_tier="batch").of is BATCH
+    assert claim(by_tier="batch").of is DEFAULT
+    assert claim(by_tier="batch", by_route="chat", may=("priority",)).of is BATCH
+    assert claim({"x-request-class": "chat"}, tenant=tenant, by_tier="batch").of is CHAT
