@@ -127,9 +127,9 @@ class Sizing:
     def if_wrong(self, size: Size) -> dict[float, int | None]:
         """Return the workers that one seed needs if steps take these factors as long as the model says."""
         searches = {factor: least(ceil(size.workers * factor), size.kind.candidate.most) for factor in WRONG_BY}
-        return self._by_one_seed(
-            searches, lambda factor, count: Asked(size.kind, count, self._traffic.busiest, step_time=factor)
-        )
+        busiest = self._traffic.busiest
+        sizes = self._by_one_seed(searches, lambda factor, count: Asked(size.kind, count, busiest, step_time=factor))
+        return dict(sorted(sizes.items()))
 
     def by_hour(self, size: Size, workers: int) -> list[tuple[Hour, int | None]]:
         """Return each hour with the workers, at most this many, that one seed of its sample needs; 0 without calls."""
