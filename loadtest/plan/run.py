@@ -118,9 +118,10 @@ def _heard(console: Console) -> Callable[[Trial], None]:
 def _traffic(args: argparse.Namespace, first: Candidate, folder: Path) -> Traffic:
     source = args.trace
     if args.log is not None:
-        log_trace(args.log, folder / "log.jsonl")
         source = str(folder / "log.jsonl")
-    return traffic(source, load_profile(first.profile), args.window_s, args.warm_up_s, folder)
+        log_trace(args.log, Path(source))
+    found = traffic(source, load_profile(first.profile), args.window_s, args.warm_up_s, folder)
+    return found if args.log is None else replace(found, source=", ".join(map(str, args.log)))
 
 
 def _kinds(args: argparse.Namespace) -> list[Kind]:

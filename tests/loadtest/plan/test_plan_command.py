@@ -4,6 +4,7 @@ import pytest
 
 from router.cli.main import main
 from tests.loadtest.plan.conftest import ALONE
+from tests.router.placement.test_decision_log import recorded
 
 SMALL = (
     "--candidate",
@@ -39,6 +40,13 @@ def test_a_plan_is_printed_and_written(capsys, tmp_path):
     assert fleet["attained_share_with_one_lost"] < 0.8 <= fleet["attained_share"]
     assert f"Take {fleet['workers']} x llama-3.1-8b-a100, lpwl for" in printed.out
     assert "seeds: met" in printed.err.replace("\n", " ")
+
+
+def test_a_decision_log_is_traffic(capsys, tmp_path):
+    (tmp_path / "decisions.jsonl").write_bytes(b"".join(recorded("round_robin")[0].lines))
+    words = ("--goodput", "ttft:500", *SMALL, "--attainment", "0.8", "--policy", "lpwl", "--quick")
+    code, printed = planned(capsys, "--log", str(tmp_path / "decisions.jsonl"), *words)
+    assert code == 0 and "decisions.jsonl: 48 calls" in printed.out.replace("\n", "")
 
 
 def test_exit_codes_are_verdicts(capsys):
