@@ -45,8 +45,8 @@ def test_other_code_is_another_digest(cell, monkeypatch):
     assert digest(cell()) != before
 
 
-NO_PART = ("loadtest.load", "router.errors", "router.metrics")
-"""What a run loads besides: what measures a live gateway, the words of errors, and counters."""
+NO_PART = ("loadtest.arguments", "loadtest.load", "router.errors", "router.metrics")
+"""What a run loads besides: flags, what measures a live gateway, the words of errors, and counters."""
 
 
 def test_the_code_is_that_of_everything_that_a_run_loads():
