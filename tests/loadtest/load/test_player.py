@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import statistics
 import time
 from itertools import islice
 
@@ -158,7 +159,7 @@ async def test_a_stalled_server_shows_in_the_latency_from_the_intended_time_alon
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         found, _ = await played(order(url, rates=Rates.constant(200.0), max_concurrency=1), wording)
     from_sending = [one.token_s[0] - one.sent_s for one in found]
-    assert max(from_sending) < 3 * min(from_sending)
+    assert statistics.median(from_sending[-10:]) < 3 * statistics.median(from_sending[:10])
     assert found[-1].ttft_s > 0.4 and found[-1].ttft_s > 5 * found[0].ttft_s
 
 
