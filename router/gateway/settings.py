@@ -12,7 +12,6 @@ import msgspec
 from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.problems import Finding
 from router.config.tree import Path
-from router.gateway.features import ROUTE_LAYERS
 from router.requests.routes import forbidden
 
 _ORIGIN = re.compile(r"https?://[^\s/]+")
@@ -151,6 +150,8 @@ def _network(text: str) -> str:
 
 def check_layers(config: Config) -> Iterator[Finding]:
     """Find layers of routes that do not exist, or whose settings are wrong."""
+    from router.gateway.features import ROUTE_LAYERS  # layers import most of the gateway, which `--help` does not need
+
     for index, route in enumerate(config.routes):
         for name, written in route.layers.items():
             place: Path = ("routes", index, "layers", name)

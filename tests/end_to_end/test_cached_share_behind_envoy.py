@@ -5,9 +5,9 @@ from statistics import mean
 
 import pytest
 import uvloop
-from loadtest.drive.conversations import play
 
 from loadtest.fleet.embedded import behind_envoy, running
+from loadtest.load.conversations import play
 from loadtest.report.summary import summarise
 from loadtest.workload.conversations import Shape, generate
 
