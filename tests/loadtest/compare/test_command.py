@@ -63,6 +63,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
         process.stop()
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_does_not_end_the_others(tmp_path):
     away = tmp_path / "bin"
     away.mkdir()

@@ -152,6 +152,7 @@ def failed(results):
     return {result.id: result.detail for result in results if result.verdict is Verdict.FAIL}
 
 
+@pytest.mark.slow
 async def test_all_profiles_but_pairs(monkeypatch):
     monkeypatch.setattr(reflector, "FIRST_PAUSE_S", 0.01)
     settings = {"timeouts": {"queue_s": 0.0}, "auth": {"allow": ("priority",)}}
@@ -203,6 +204,7 @@ class ClassesHook(RigHook):
             tickets.cancelled(self.running.pop(), now_s)
 
 
+@pytest.mark.slow
 async def test_with_classes_requests_wait_and_the_urgent_one_goes_first():
     classes = {"urgent": {"share": 1.0}, "default": {"share": 0.0}}
     picker = {"learn": "all", "pick_s": 8.0, "objectives": {"batch": -1}}
