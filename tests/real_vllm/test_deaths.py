@@ -119,7 +119,7 @@ def mortal(vllm):
         server.process.kill()
 
 
-@pytest.mark.parametrize(
+each_way = pytest.mark.parametrize(
     "way",
     [
         "kill the server",
@@ -128,6 +128,9 @@ def mortal(vllm):
         pytest.param("terminate with time", marks=pytest.mark.nightly),
     ],
 )
+
+
+@each_way
 def test_streams_of_a_server_that_dies_end_with_an_error(way, vllm, mortal, front):
     die, flags = WAYS[way]
     server, other = mortal(*flags), vllm(time_scale=1.0, character_share=0.1)
@@ -140,3 +143,16 @@ def test_streams_of_a_server_that_dies_end_with_an_error(way, vllm, mortal, fron
     assert max(seen.ended_s for seen in theirs) < gone_s + END_S + SLACK_S
     others = [seen for seen in found if seen not in theirs]
     assert {(seen.finish, seen.error) for seen in others} == {("length", None)}
+
+
+@each_way
+def test_with_migration_every_answer_goes_on_token_for_token(way, vllm, mortal, front):
+    die, flags = WAYS[way]
+    server, other = mortal(*flags), vllm(time_scale=1.0, character_share=0.1)
+    routes = [{"name": "all", "layers": {"migration": {"limit": 1}}}]
+    gateway = front(server, other, flags=("--set", f"routes={json.dumps(routes)}"))
+    found, _ = asyncio.run(play(gateway, lambda: die(server)))
+    assert sum(seen.worker == server.url.removeprefix("http://") for seen in found) >= STREAMS // 4
+    assert {(seen.finish, seen.error) for seen in found} == {("length", None)}
+    undisturbed, _ = asyncio.run(play(gateway, time.monotonic))
+    assert [seen.text for seen in found] == [seen.text for seen in undisturbed]
