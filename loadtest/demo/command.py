@@ -49,6 +49,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="BINARY",
         help="compare Envoy with `warmroute picker` and Envoy that takes turns, instead of the gateway",
     )
+    parser.add_argument(
+        "--kill",
+        action="store_true",
+        help="kill each worker once under the streams, without migration and with it, instead of comparing policies",
+    )
     parser.add_argument("--json", type=writable, metavar="FILE", help="write the rows as JSON")
     parser.add_argument(
         "--plot", type=writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
@@ -59,9 +64,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return 0 if no request failed."""
     # Late imports: other commands' help must load no HTTP client.
-    from loadtest.demo import compare, plot
+    from loadtest.demo import compare, kill, plot
     from loadtest.fleet.process import exit_code
 
+    if args.kill:
+        if args.workers < 2 or args.envoy or args.plot or args.json:
+            sys.stderr.write("warmroute demo: --kill needs --workers 2 or more, and no --envoy, --json or --plot\n")
+            return 2
+        return exit_code("warmroute demo", lambda: kill.compare(args))
     if args.plot is not None and not plot.available():
         sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
         return 2

@@ -53,7 +53,7 @@ def _played(
     """Play the conversations through a fresh fleet."""
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     worker_flags = ["--profile", args.profile, "--time-scale", str(args.time_scale)]
-    serve_flags = _wrappers(args) if policy == args.policy else ()
+    serve_flags = wrappers(args) if policy == args.policy else ()
     with _fleet(args, policy, worker_flags, serve_flags) as (url, model), Progress(*columns, console=console) as bar:
         task = bar.add_task(policy, total=sum(len(one.turns) for one in conversations))
         return uvloop.run(play(url, model, conversations, lambda seen: bar.advance(task)))
@@ -73,7 +73,7 @@ def _fleet(
         yield fleet.public_url, fleet.wait_until_ready()
 
 
-def _wrappers(args: argparse.Namespace) -> list[str]:
+def wrappers(args: argparse.Namespace) -> list[str]:
     """Return the flags of ``warmroute serve`` for the wrappers of the compared policy."""
     given = {name: getattr(args, name) for name in WRAPPERS}
     return [f"--{name}" if on else f"--no-{name}" for name, on in given.items() if on is not None]
@@ -83,4 +83,4 @@ def repeating(args: argparse.Namespace) -> str:
     """Return the command that draws the chart again, without folders and default values."""
     changed = [(name, getattr(args, name)) for name, default in args.defaults.items() if getattr(args, name) != default]
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed if name not in WRAPPERS]
-    return " ".join(["warmroute demo", *flags, *_wrappers(args), f"--plot {args.plot.name}"])
+    return " ".join(["warmroute demo", *flags, *wrappers(args), f"--plot {args.plot.name}"])

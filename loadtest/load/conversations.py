@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loadtest.load.http import Client
@@ -26,19 +26,30 @@ async def play(
     model: str,
     conversations: Sequence[Conversation],
     progress: Callable[[Seen], None] = lambda timing: None,
+    fields: Mapping[str, Any] | None = None,
 ) -> list[Seen]:
-    """Start each conversation at its time; return one timing per request sent, conversation by conversation."""
+    """Start each conversation at its time; return one timing per request sent, conversation by conversation.
+
+    `fields` are added to each request.
+    """
     client = Client(base_url)
     begin_s = asyncio.get_running_loop().time()
     try:
-        runs = [_play_one(client, model, conversation, begin_s, progress) for conversation in conversations]
+        runs = [
+            _play_one(client, model, conversation, begin_s, progress, fields or {}) for conversation in conversations
+        ]
         return [timing for timings in await asyncio.gather(*runs) for timing in timings]
     finally:
         client.close()
 
 
 async def _play_one(
-    client: Client, model: str, conversation: Conversation, begin_s: float, progress: Callable[[Seen], None]
+    client: Client,
+    model: str,
+    conversation: Conversation,
+    begin_s: float,
+    progress: Callable[[Seen], None],
+    fields: Mapping[str, Any],
 ) -> list[Seen]:
     loop = asyncio.get_running_loop()
     due_s = begin_s + conversation.start_s
@@ -48,7 +59,7 @@ async def _play_one(
         due_s += turn.pause_s
         await asyncio.sleep(due_s - loop.time())
         messages.append(conversation.message(index))
-        timing = await chat(client, turn_body(model, conversation, index, messages), due_s)
+        timing = await chat(client, {**turn_body(model, conversation, index, messages), **fields}, due_s)
         timings.append(timing)
         progress(timing)
         if timing.error is not None:

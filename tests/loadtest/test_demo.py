@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+from loadtest.demo import kill
 from loadtest.demo.command import register
 from loadtest.demo.compare import repeating
 from loadtest.demo.plot import draw
+from loadtest.load.seen import Kind, Seen
 from loadtest.report.summary import Row
 from router.cli.main import main
 from tests.support.commands import run_here
@@ -60,6 +62,8 @@ def test_a_signal_stops_all_of_it(number):
         (["--policy", "nope"], "marginal_cost"),
         (["--json", "/no/such/folder/rows.json"], "cannot be written"),
         (["--time-scale", "nan"], "--time-scale"),
+        (["--kill", "--workers", "1"], "--kill needs --workers 2"),
+        (["--kill", "--json", "rows.json"], "no --envoy, --json or --plot"),
         (["--plot", "demo.svg"], "pip install 'matplotlib>=3.9'"),
     ],
 )
@@ -91,3 +95,25 @@ def test_the_caption_repeats_changed_flags_and_no_folders():
     register(parser.add_subparsers())
     args = parser.parse_args(["demo", "--seed", "3", "--time-scale", "2", "--plot", "/tmp/some.svg"])
     assert repeating(args) == "warmroute demo --time-scale 2.0 --seed 3 --plot some.svg"
+
+
+def test_deaths_count_broken_streams_gaps_and_equal_answers():
+    whole = Seen(0.0, Kind.COMPLETE, stamps_s=[1.0, 1.25, 3.0], text="one")
+    other = Seen(0.0, Kind.COMPLETE, stamps_s=[1.0, 1.5], text="other")
+    broken = Seen(0.0, Kind.ERROR_EVENT, stamps_s=[1.0, 9.0], text="tw")
+    shown = kill.sheet([other, broken], [whole, other, other], {"one", "two"})
+    assert [row[1:] for row in shown.rows] == [("2", "3"), ("1", "0"), ("0", "1"), ("0.50", "1.75")]
+
+
+@pytest.mark.slow
+def test_with_migration_no_stream_breaks_when_workers_are_killed(monkeypatch, capsys):
+    monkeypatch.setattr(kill, "PAUSE_S", 3.0)
+    monkeypatch.setattr(kill, "ANSWER_TOKENS", 60)
+    code, printed = run_here(capsys, main, ["demo", "--kill", "--workers", "3", "--conversations", "6"])
+    assert code == 0, printed
+    rows = {cells[1].strip(): cells[2:4] for line in printed.splitlines() if len(cells := line.split("│")) == 5}
+    streams, broken, equal = (
+        [int(cell) for cell in rows[name]] for name in ("streams", "broken streams", "equal to an undisturbed answer")
+    )
+    assert broken[0] >= 1 and broken[1] == 0
+    assert streams[1] == equal[1] == 30
