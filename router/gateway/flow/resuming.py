@@ -15,12 +15,15 @@ from router.requests.placing import Placement
 
 
 class OtherEndpoints:
-    """The endpoints `within`, None for all, without the one that is `lost`."""
+    """The endpoints `within`, None for all, without the one that is `lost`.
+
+    Those lost before may serve again: they can have been restarted.
+    """
 
     __slots__ = ("_lost", "_within")
 
     def __init__(self, within: Container[str] | None, lost: str) -> None:
-        self._within = within
+        self._within: Container[str] | None = within._within if isinstance(within, OtherEndpoints) else within
         self._lost = lost
 
     def __contains__(self, endpoint: object) -> bool:

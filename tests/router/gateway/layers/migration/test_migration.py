@@ -245,6 +245,19 @@ async def test_an_answer_goes_on_as_often_as_the_limit_says(rig):
     assert {event["id"] for event in events} == {"cmpl-w"}
 
 
+async def test_an_answer_may_return_to_a_worker_that_was_restarted(rig):
+    routes = [{"name": "default", "layers": {"migration": {"limit": 2}}}]
+    lives = iter((TokenWorker(ANSWER, 9), TokenWorker(ANSWER, name="c")))
+
+    async def restarted(script):
+        await next(lives)(script)
+
+    gate = await rig(restarted, TokenWorker(ANSWER, 8, name="b"), routes=routes)
+    events = events_of(await gate.ask(post(body=body_of())))
+    assert text_of(events) == ANSWER
+    assert events[-1]["usage"]["completion_tokens"] == len(ANSWER.encode())
+
+
 async def test_a_worker_that_ignores_the_ids_is_given_up(rig):
     async def ignoring(script):
         script.seen.body = body_of(return_token_ids=True)  # as with image parts: vLLM renders the messages
