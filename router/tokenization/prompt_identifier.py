@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from router.tokenization.body.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW
 from router.tokenization.body.parsed_body import CHAT_PATH, PROMPT_PATHS, ParsedBody
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
-from router.tokenization.local.sources import ModelSources
+from router.tokenization.local.sources import ModelSources, ended
 from router.tokenization.preparing import (
     NOT_ANSWERED,
     GivenIds,
@@ -300,11 +299,8 @@ class PromptIdentifier:
 
     async def _when_loaded(self, prompt_request: PromptRequest) -> IdentityResult:
         loading = prompt_request.source.loading
-        if loading is not None:
-            done, _ = await asyncio.wait([asyncio.wrap_future(loading)], timeout=LOADING_WAIT_S)
-            if not done:
-                raise Unrenderable("tokenizer files are still being read")
-            done.pop().exception()  # Retrieved so that asyncio does not log it; `sources` reports it.
+        if loading is not None and not await ended([loading], LOADING_WAIT_S):
+            raise Unrenderable("tokenizer files are still being read")
         return self._begin(prompt_request.path, prompt_request.parsed, prompt_request.adapter)
 
     async def _from_worker(self, prompt_request: PromptRequest, question: TokenizeQuestion) -> IdentityResult:

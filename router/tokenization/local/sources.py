@@ -8,12 +8,12 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
@@ -175,7 +175,7 @@ class ModelSources:
     async def files_read(self) -> None:
         """Wait until the tokenizer files of all known models are fetched and read, or cannot be."""
         while pending := self._pending():
-            await asyncio.wait([asyncio.wrap_future(future) for future in pending])
+            await ended(pending)
 
     def _pending(self) -> list[Future[Fetched] | Future[LocalModel]]:
         for source in self._sources.values():
@@ -336,6 +336,19 @@ class ModelSources:
         else:
             source.hub = f"tokenizer files are not fetched: {fetched.problem}"
             source.look_again_s = self._clock() + fetched.again_s
+
+
+async def ended(futures: Iterable[Future[Any]], within_s: float | None = None) -> bool:
+    """Return whether work in threads ends in time. Its errors are for others, and asyncio logs none."""
+    waiting = [asyncio.wrap_future(future) for future in futures]
+    for one in waiting:
+        one.add_done_callback(_retrieve)
+    return not (await asyncio.wait(waiting, timeout=within_s))[1]
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def home_files(config: Config) -> ModelFiles | None:

@@ -1,6 +1,7 @@
 """Tokenizer files that come from a hub while the gateway serves, and the setting that chooses a source."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 
@@ -156,12 +157,14 @@ async def test_a_changed_choice_counts_at_once(identify, server):
     await eventually(lambda: identity.sources.way("m") is Way.LOCAL)
 
 
-async def test_a_file_from_the_hub_that_is_broken_leaves_the_worker(identify, server):
+async def test_a_file_from_the_hub_that_is_broken_leaves_the_worker(identify, server, caplog):
     server.files["org/m"]["tokenizer.json"] = b"{"
     identity = identify()
     identity.sources.learn("m", "org/m", URL)
     await asyncio.wait_for(identity.sources.files_read(), 60)
     assert identity.describe("m") == "worker's /tokenize"
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize(
