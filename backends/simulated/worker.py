@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Literal
 
 from backends.engine.engine import Engine, StepResult
-from backends.engine.profile import load_profile
+from backends.engine.profile import Profile, load_profile
 from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from backends.simulated.capacity import read_capacity
 from backends.simulated.deaths import PlannedDeath
@@ -88,16 +88,7 @@ class SimulatedWorker:
             "max_num_batched_tokens": settings.max_num_batched_tokens or profile.max_num_batched_tokens,
             "max_num_seqs": settings.max_num_seqs or profile.max_num_seqs,
         }
-        self.engine = Engine(
-            profile,
-            sample=self._sample,
-            num_blocks=capacity.num_blocks,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            seed=settings.seed,
-            jitter=settings.jitter,
-            speed=settings.speed,
-        )
+        self.engine = self._engine(profile, capacity.num_blocks)
         connector = WAITING_TRANSFERS.get(settings.kv_connector or "", KvTransfers)
         self.transfers: KvTransfers = connector(settings, self.engine, self.die)
         self.store = KvStore(settings, self.engine.block_size)
@@ -115,6 +106,19 @@ class SimulatedWorker:
         )
         self.publisher: EventPublisher | None = None
         self._clock_task: asyncio.Task[None] | None = None
+
+    def _engine(self, profile: Profile, num_blocks: int) -> Engine:
+        settings = self.settings
+        return Engine(
+            profile,
+            sample=self._sample,
+            num_blocks=num_blocks,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            seed=settings.seed,
+            jitter=settings.jitter,
+            speed=settings.speed,
+        )
 
     def _sample(self, state: EngineRequestState) -> int:
         generation = self._live.get(state.id)
