@@ -5,15 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from backends.engine.profile import UnknownProfile, load_profile, profile_names
 
 T = TypeVar("T", int, float)
+INPUT_ERROR = 3
+"""The exit code of wrong input where 0, 1 and 2 are verdicts."""
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 PROFILES = f"a .toml file of `warmroute calibrate`, or one of {', '.join(profile_names())}"
+
+
+def flags_exit_as_input(parser: argparse.ArgumentParser) -> None:
+    """Let a wrong flag end with `INPUT_ERROR`: argparse's own exit code is a verdict in this command."""
+
+    def error(message: str) -> NoReturn:
+        parser.print_usage(sys.stderr)
+        parser.exit(INPUT_ERROR, f"{parser.prog}: error: {message}\n")
+
+    parser.error = error  # type: ignore[method-assign]
 
 
 def checked(kind: Callable[[str], T], fits: Callable[[T], bool], what: str) -> Callable[[str], T]:

@@ -9,9 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from loadtest.arguments import above_zero, checked, positive, whole, writable
+from loadtest.arguments import above_zero, checked, flags_exit_as_input, positive, whole, writable
 
-INPUT_ERROR = 3
 KEY_VARIABLE = "OPENAI_API_KEY"
 GOALS = ("ttft", "tpot", "itl", "e2el", "ntpot", "ttfc", "ttfo")
 _RATE = checked(float, lambda value: value > 0.0, "a number above 0, or inf")
@@ -51,6 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    flags_exit_as_input(parser)
     parser.add_argument("url", type=_url, metavar="URL", help="the endpoint, without /v1")
     _endpoint(parser.add_argument_group("endpoint"))
     _dataset(parser.add_argument_group("dataset"))

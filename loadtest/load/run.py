@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from loadtest.load.command import INPUT_ERROR
+from loadtest.arguments import INPUT_ERROR
 from loadtest.load.drive import Batch, LoadError, drive
 from loadtest.load.endurance import Endurance, growth
 from loadtest.load.order import Order

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, checked, positive
+from loadtest.arguments import above_zero, checked, flags_exit_as_input, positive
 from loadtest.lab.models import register_models
 
-INPUT_ERROR = 3
-"""The exit code of wrong input: 0, 1 and 2 are verdicts."""
 DEFAULT_POLICIES = "marginal_cost,round_robin"
 _SHARE = checked(float, lambda value: 0.0 < value < 1.0, "a share above 0 and below 1")
 
@@ -43,7 +38,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.error = partial(_refuse, parser)  # type: ignore[method-assign]  # argparse's own exit code is a verdict here
+    flags_exit_as_input(parser)
     traffic = parser.add_argument_group("traffic").add_mutually_exclusive_group(required=True)
     traffic.add_argument(
         "--trace",
@@ -94,11 +89,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run_.add_argument("--json", type=Path, metavar="FILE", help="write the plan as JSON")
     register_models(parser)
     parser.set_defaults(run=run)
-
-
-def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    parser.print_usage(sys.stderr)
-    parser.exit(INPUT_ERROR, f"{parser.prog}: error: {message}\n")
 
 
 def run(args: argparse.Namespace) -> int:

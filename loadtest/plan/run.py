@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from backends.engine.profile import load_profile, profile_names
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import INPUT_ERROR, above_zero, positive
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import policies
 from loadtest.lab.models import models_of
@@ -23,7 +23,6 @@ from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError
-from loadtest.plan.command import INPUT_ERROR
 from loadtest.plan.log_trace import log_trace
 from loadtest.plan.report import WORDS, Report, as_json, show
 from loadtest.plan.sizing import AGGREGATED, SPLIT, Candidate, Kind, Size, Sizing
