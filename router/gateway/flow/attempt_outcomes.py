@@ -22,6 +22,7 @@ log = logging.getLogger("warmroute.gateway")
 
 _ABORT: Final = REASONS[AnswerFault.ABORTED]
 _LOST: Final = "the worker was ejected or removed while the request waited for it"
+_NO_STREAM: Final = "it answered at once, where the rest of a stream was asked for"
 _GONE: Final = "the worker is gone: it refuses connections, and its answers have stopped"
 
 
@@ -30,6 +31,10 @@ def after(services: GatewayServices, outbound: OutboundRequest, outcome: Outcome
     if outcome is Outcome.OPENED:
         return Event.OPENED, attempt
     if outcome is Outcome.ANSWERED:
+        if outbound.begun and attempt.status < 400 and outbound.flow.state is RequestState.WAITING:
+            attempt.release(reusable=True)
+            attempt.failure = Failure(FailurePoint.ANSWERED, _NO_STREAM)
+            return Event.FAILED, attempt
         return Event.DECLINED if attempt.status >= 400 else Event.ANSWERED, attempt
     if outcome is Outcome.FAILED:
         return _failed(outbound, attempt)

@@ -109,7 +109,8 @@ class RequestDriver:
             return
         outbound.left_in = state
         outbound.relay.flush()
-        self._services.metrics.client_aborts.add(1.0, ("stream" if state in BEGUN else "before_first",))
+        begun = outbound.begun or state in BEGUN
+        self._services.metrics.client_aborts.add(1.0, ("stream" if begun else "before_first",))
         self.take((Event.CLIENT_GONE, None))
 
     def client_writable(self, writable: bool) -> None:

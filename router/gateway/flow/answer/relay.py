@@ -146,7 +146,8 @@ class Relay:
     def suspend(self) -> None:
         """Let the answer of another worker follow, as it would after comments. The client has whole events only."""
         self.flush()
-        self.own_bytes += self.events * self._frame_bytes  # the next worker's events are counted from 0
+        self.own_bytes += self.events * self._frame_bytes
+        self.events = 0  # the next worker's are counted
         self.out = ResponseProgress.COMMENTS
         self.connection = self.answer_filter = self._trickle = None
         self.read = _ignore

@@ -291,6 +291,15 @@ async def test_a_worker_that_refuses_the_ids_leaves_the_error_event(rig):
     assert gate.idle
 
 
+async def test_a_worker_that_answers_without_a_stream_adds_nothing(rig):
+    body = json.dumps({"choices": [{"message": {"role": "assistant", "content": ANSWER}}]}).encode()
+    gate, reply = await migrated(rig, TokenWorker(ANSWER, 9), says(json_head(len(body)), body))
+    assert begun(reply) == "Flüsse " and b" end " not in reply.body
+    assert error_of(reply) == "worker_failed"
+    assert gate.counted("migrations") == [("cut", "failed")]
+    assert gate.idle
+
+
 async def test_without_another_worker_the_stream_ends_with_an_error(rig):
     gate = await rig(TokenWorker(ANSWER, 9), routes=ROUTES)
     reply = await gate.ask(post(body=body_of()))
@@ -316,6 +325,7 @@ async def test_a_client_that_leaves_during_the_gap_ends_the_request(rig):
     client.writer.transport.abort()
     await eventually(lambda: gate.idle)
     assert gate.counted("migrations") == [("cut", "failed")]
+    assert gate.counted("client_aborts") == [("stream",)]
 
 
 async def test_comments_bridge_the_gap(rig):
