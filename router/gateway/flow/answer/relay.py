@@ -118,7 +118,7 @@ class Relay:
         self.status = 0
         self.response_bytes = 0
         self.own_bytes = 0
-        """Those of `response_bytes` that are heads, comments and errors of the gateway."""
+        """Those of `response_bytes` that are heads, comments and errors of the gateway, or of a worker before."""
         self._frame_bytes = 0
         self.events = 0
         self.last_read_s = 0.0
@@ -146,8 +146,7 @@ class Relay:
     def suspend(self) -> None:
         """Let the answer of another worker follow, as it would after comments. The client has whole events only."""
         self.flush()
-        self.own_bytes += self.events * self._frame_bytes
-        self.events = 0  # the next worker's are counted
+        self.own_bytes, self.events = self.response_bytes, 0  # what was sent is part of the next worker's prompt
         self.out = ResponseProgress.COMMENTS
         self.connection = self.answer_filter = self._trickle = None
         self.read = _ignore

@@ -396,6 +396,16 @@ async def test_a_caller_pays_once_for_both_legs(rig):
     assert spent == [len(PROMPT) + len(ANSWER.encode()), 1]
 
 
+async def test_a_client_that_leaves_during_the_gap_pays_for_its_text(rig):
+    limits = {"tokens_per_minute": 6_000_000, "requests_per_minute": 1_000}
+    gate = await rig(TokenWorker("word " * 80, 300), silent, routes=ROUTES, limits={"tenants": {"default": limits}})
+    client = await gate.send(post(body=body_of(max_tokens=400)))
+    await eventually(lambda: len(gate.workers[1].requests) == 1)
+    client.writer.transport.abort()
+    await eventually(lambda: gate.idle)
+    assert used_of(gate)[0] == len(PROMPT) + 300
+
+
 async def test_silence_of_a_worker_that_is_gone_is_a_death(rig, monkeypatch):
     monkeypatch.setattr(gone_workers, "QUIET_S", 0.2)
     monkeypatch.setattr(gone_workers, "_LOOK_S", 0.02)
