@@ -31,6 +31,18 @@ def pool_findings(loaded: Loaded, config: Config) -> Iterator[Finding]:
             yield (*path, "workers"), "a pool without labels has every worker", "write labels that its workers have"
         if pool.port:
             taken[pool.port] = f"picker.pools.{name}"
+    yield from _unused_objects(config)
+
+
+def _unused_objects(config: Config) -> Iterator[Finding]:
+    for name, source in config.discovery.sources.items():
+        wanted = source.kubernetes.pool if source.kubernetes else None
+        if wanted is not None and wanted not in config.picker.pools:
+            yield (
+                ("discovery", "sources", name, "kubernetes", "pool"),
+                f"no pool of picker.pools is called {wanted}, so its InferenceObjectives would hold nowhere",
+                "give the pool of picker.pools the name of the InferencePool",
+            )
 
 
 def rewrite_findings(config: Config) -> Iterator[Finding]:

@@ -106,6 +106,7 @@ async def test_all_ports_are_closed_at_the_end():
         ({"picker.pools.b": '{"port": 9010, "workers": {"x": "y"}}'}, "taken by picker.pools.a"),
         ({"picker.pools.B": '{"port": 9011, "workers": {"x": "y"}}'}, "cannot name a pool"),
         ({"picker.pools.b": '{"port": 9011, "workers": {}}'}, "has every worker"),
+        ({"discovery.sources.x.kubernetes.pool": "chat"}, "no pool of picker.pools is called chat"),
     ],
 )
 def test_mistakes_in_pools_are_named(given, problem):
