@@ -109,15 +109,15 @@ class MigrationRewrite(Rewrite):
     """One stream: whether it can go on elsewhere, what is known of it, and how often it has."""
 
     __slots__ = (
-        "_again", "_asks", "_body", "_decided", "_feature", "_holds", "_leg", "_moves", "_request", "_salt",
-        "_settings", "_stream",
+        "_again", "_asks", "_body", "_counted", "_feature", "_holds", "_leg", "_moves", "_refused_ids", "_request",
+        "_salt", "_settings", "_stream",
     )  # fmt: skip
 
     def __init__(self, feature: Migration, request: LayeredRequest) -> None:
         self._feature = feature
         self._request = request
         self._settings: MigrationSettings | None = None
-        self._decided = False
+        self._counted = self._refused_ids = False
         self._asks = False
         """The client asked for the ids itself."""
         self._holds = False
@@ -149,8 +149,6 @@ class MigrationRewrite(Rewrite):
 
     def _refusal(self, body: bytes, fields: TrackedFields | None, ticket: Ticket) -> Ineligible | None:
         head, settings = self._request.head, self._settings
-        if self._decided and self._body is None:
-            return Ineligible.REFUSED_IDS
         if head.fields.get(b"x-warmroute-migrate") == b"off":
             return Ineligible.OPTED_OUT
         if not VOUCHED.isdisjoint(head.fields):
@@ -159,7 +157,7 @@ class MigrationRewrite(Rewrite):
             return Ineligible.BODY
         if settings is not None and ticket.request.prompt_tokens >= settings.max_tokens:
             return Ineligible.LENGTH
-        return refusal(head.path, fields)
+        return refusal(head.path, fields) or (Ineligible.REFUSED_IDS if self._refused_ids else None)
 
     def _asking(
         self, made: OutgoingBody, fields: TrackedFields, settings: MigrationSettings, ticket: Ticket
@@ -183,8 +181,8 @@ class MigrationRewrite(Rewrite):
         return OutgoingBody(body, self._leg)
 
     def _count(self, what: str) -> None:
-        if not self._decided:
-            self._decided = True
+        if not self._counted:
+            self._counted = True
             self._feature.counts[what] += 1
 
     def takes_back(self, attempt: LayeredAttempt) -> bool:
@@ -192,6 +190,7 @@ class MigrationRewrite(Rewrite):
         if self._leg is None or self._asks or attempt.answer_filter is not self._leg:
             return False
         self._leg = self._body = self._stream = None
+        self._refused_ids = True
         return True
 
     # after a death

@@ -8,7 +8,7 @@ import pytest
 from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
-from tests.support.answers import STREAM, after, chunk, dying, json_head, says, silent
+from tests.support.answers import STREAM, after, chunk, die, dying, json_head, says, silent
 from tests.support.raw_client import post
 from tests.support.token_worker import DEATHS, PROMPT, Answering, TokenWorker
 from tests.support.waiting import eventually
@@ -153,6 +153,24 @@ async def test_another_answer_does_not_begin_again(rig, more, dies_at):
     gate, reply = await migrated(rig, first, second, raw=post(body=body_of(**more)))
     assert error_of(reply) == "worker_died_in_stream"
     assert second.bodies == [] and gate.counted("migrations") == []
+
+
+ONCE = [
+    ({}, b"x-warmroute-migrate: off\r\n"),
+    ({}, b"content-digest: x\r\n"),
+    ({"n": 2}, b""),
+    ({"kv_transfer_params": {}}, b""),
+]
+
+
+@pytest.mark.parametrize(("more", "header"), ONCE, ids=["opted_out", "signed", "several_answers", "transfer"])
+async def test_an_answer_that_may_not_begin_again_does_not_after_a_retry_either(rig, more, header):
+    first = TokenWorker(ANSWER, 0, pause_s=0.1)
+    gate = await rig(die, first, TokenWorker(ANSWER, name="other"), routes=ROUTES)
+    reply = await gate.ask(post(body=body_of(**more), extra=header))
+    assert len(gate.workers[0].requests) == len(first.bodies) == 1
+    assert error_of(reply) == "worker_died_in_stream"
+    assert gate.workers[2].requests == [] and gate.counted("migrations") == []
 
 
 async def test_ids_reach_a_client_that_asked_for_them_once(rig):
