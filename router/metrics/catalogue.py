@@ -105,7 +105,7 @@ _TABLE = {
     "the prefill; sidecar, from the request to its first event where the decode worker's sidecar runs both.",
     "counter migrations{trigger,outcome}": "Answers in progress whose worker died, on routes with migration, by what "
     "showed the death (cut, abort, error_event, silence; drain: the worker drains, and has not died; or what a second "
-    "worker did: ids_ignored, too_much_text) and "
+    "worker did: ids_ignored, too_much_text, unreadable) and "
     "by outcome. resumed: the answer went on at another worker. failed: no other one took it. All other outcomes say "
     "why it could not go on.",
     "histogram wait migration_gap_seconds": "Time between the last bytes of a worker that died and the next text, of "

@@ -46,7 +46,7 @@ class AnswerFilter:
             start = end.end()
         self._pending = pending[start:] if start else pending
         if len(self._pending) > self.held_bytes:
-            shown.append(self.rest())
+            shown.append(self._too_long())
             self._edge, self._within = shown[-1][-3:], True
         return b"".join(shown)
 
@@ -80,6 +80,10 @@ class AnswerFilter:
         """Return the rest of a complete stream: an event without an end."""
         rest, self._pending = bytes(self._pending), bytearray()
         return rest
+
+    def _too_long(self) -> bytes:
+        """Return the beginning of an event that is longer than `held_bytes`. The rest of it passes as it comes."""
+        return AnswerFilter.rest(self)
 
     def _let_through(self, content: bytes) -> bytes:
         seen = self._edge + content

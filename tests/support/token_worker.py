@@ -32,6 +32,8 @@ class TokenWorker:
     name: str = "w"
     pause_s: float = 0.0
     first_legs_only: bool = False
+    role_beside: bool = False
+    """The role is beside the first text of a chat."""
     wakes: asyncio.Event | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
@@ -82,7 +84,7 @@ class Answering:
             self.left, self.finish = self.left[:limit], "length"
 
     def events(self) -> Iterator[bytes]:
-        if self.chat:
+        if self.chat and not self.worker.role_beside:
             yield self._event([], "", None, role=True)
         text, shown, start, steps = b"", 0, 0, cycle(self.worker.per_event)
         while start == 0 or start < len(self.left):
@@ -121,7 +123,9 @@ class Answering:
         elif role:
             choice |= {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         else:
-            choice |= {"delta": {"content": text}, "logprobs": None, "finish_reason": finish, "token_ids": shown}
+            role = start == 0 and self.worker.role_beside
+            delta = {"role": "assistant", "content": text} if role else {"content": text}
+            choice |= {"delta": delta, "logprobs": None, "finish_reason": finish, "token_ids": shown}
         members = {"id": f"cmpl-{self.worker.name}", "object": "chunk", "created": len(self.worker.name), "model": "m"}
         more = {"prompt_token_ids": given, "prompt_text": None} if role else {}
         return _data(members | {"choices": [choice]} | more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
@@ -18,11 +19,15 @@ from router.gateway.http.upstream.headers import (
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.requests.answers.error_format import body_event, error_event
 from router.requests.answers.usage import TAIL_BYTES, trim
-from router.requests.outgoing import AnswerFilter
+from router.requests.outgoing import EVENT_END, AnswerFilter
 from router.requests.request_head import RequestHead
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
 QUIET = b": the worker is working\n\n"
+_CONTENT = re.compile(
+    rb'"(?:content|reasoning|reasoning_content|refusal|arguments)"\s*:\s*"[^"]|"(?:tool_calls|content)"\s*:\s*\[\s*\{'
+)
+"""Members of an event with a token, of chats and of other APIs."""
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 BATCH_READS = 32
 _LARGE_READ_BYTES = 16_384
@@ -60,10 +65,11 @@ def _frame_bytes(pieces: Iterable[bytes]) -> int:
 def _first_events(pieces: Iterable[bytes]) -> int:
     """Return the number of events that can hold a token, in the first bytes of a stream.
 
-    Events that only give the role have no token.
+    Events that only give the role have no token. Some engines give it beside the first text.
     """
     data = b"".join(pieces)
-    return _events(data) - data.count(b'"role":')
+    events = EVENT_END.split(data) if b'"role":' in data else ()
+    return _events(data) - sum(b'"role":' in event and _CONTENT.search(event) is None for event in events)
 
 
 class Relay:

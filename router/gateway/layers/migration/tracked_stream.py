@@ -43,8 +43,8 @@ class TrackedStream:
 
     __slots__ = (
         "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "asks_usage", "clean",
-        "finished", "first_event", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens", "shown",
-        "text_length", "unclear",
+        "finished", "first_event", "has_role", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens",
+        "shown", "text_length", "unclear",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class TrackedStream:
         self.shown = False
         """The last event may go to the client: it has reasoning, a tool call, the finish reason, or text up to `clean`.
         """
+        self.has_role = True
+        """The client has the role of a chat, or gets it with the next event: it does not wait."""
         self.first_event = b""
         self.reasoning_tokens = 0
         self.unclear = False

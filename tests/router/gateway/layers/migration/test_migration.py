@@ -147,6 +147,20 @@ async def test_an_answer_of_which_only_the_role_was_sent_begins_again(rig, death
     assert gate.recorded.usage.prompt_tokens == len(PROMPT) and gate.idle
 
 
+@pytest.mark.parametrize("guided", [True, False], ids=["begins again", "goes on"])
+@pytest.mark.parametrize("beside", [(True, True), (True, False), (False, True)], ids=str)
+async def test_the_role_may_come_beside_the_first_text(rig, beside, guided):
+    """In the answer of either worker. A client that has text of the first one must not get it twice."""
+    first = TokenWorker(ANSWER, 0 if guided and not beside[0] else 1, pause_s=0.1, role_beside=beside[0])
+    second = TokenWorker(ANSWER, name="other", role_beside=beside[1])
+    _, reply = await migrated(rig, first, second, raw=post(body=body_of(**(GUIDED if guided else {}))))
+    if guided and beside[0]:
+        assert error_of(reply) == "worker_died_in_stream" and begun(reply) == ANSWER[0] and second.bodies == []
+    else:
+        assert text_of(events_of(reply)) == ANSWER and len(second.bodies) == 1
+    assert reply.body.count(b'"role"') == 1
+
+
 @pytest.mark.parametrize(("more", "dies_at"), [(GUIDED, 1), (GUIDED | {"n": 2}, 0), (GUIDED | {"x": "y" * 70_000}, 0)])
 async def test_another_answer_does_not_begin_again(rig, more, dies_at):
     first, second = TokenWorker(ANSWER, dies_at, pause_s=0.1), TokenWorker(ANSWER, name="other")
@@ -299,6 +313,25 @@ async def test_a_first_text_that_is_too_long_never_passes(rig):
     gate, reply = await migrated(rig, TokenWorker(ANSWER, 9), leaking)
     assert error_of(reply) == "worker_died_in_stream" and b"SECRET" not in reply.body
     assert ("too_much_text", "limit") in gate.counted("migrations")
+
+
+async def test_an_event_that_cannot_be_read_is_a_failure_of_its_leg(rig):
+    """It would pass with its ids, and the next worker would write its text again."""
+
+    async def garbling(script):
+        *events, _ = Answering(TokenWorker(ANSWER), json.loads(script.seen.body), True).events()
+        odd = events[5].replace(b'"finish_reason"', b"finish_reason")
+        await script.say(STREAM, *map(chunk, events[:5]))
+        await script.say_apart(chunk(odd), chunk(events[6]))
+        await script.gone()
+
+    routes = [{"name": "default", "layers": {"migration": {"limit": 2}}}]
+    gate = await rig(TokenWorker(ANSWER, 9), garbling, TokenWorker(ANSWER, name="c"), routes=routes)
+    reply = await gate.ask(post(body=body_of()))
+    assert text_of(events_of(reply)) == ANSWER and b'_ids":[' not in reply.body
+    assert sorted(gate.counted("migrations")) == [("cut", "resumed"), ("unreadable", "resumed")]
+    reply = await (await rig(TokenWorker(ANSWER, 9), garbling, routes=ROUTES)).ask(post(body=body_of()))
+    assert error_of(reply) == "worker_died_in_stream" and b'_ids":[' not in reply.body
 
 
 async def test_a_worker_that_refuses_the_ids_leaves_the_error_event(rig):

@@ -42,16 +42,21 @@ def text_of(wire):
     cut=st.integers(0, 60),
     size=st.integers(1, 400),
     known=st.sets(st.sampled_from(list(b"ab "))),
+    beside=st.tuples(st.booleans(), st.booleans()),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_two_legs_make_the_answer_of_one(answer, steps, chat, asks, cut, size, known):
+def test_two_legs_make_the_answer_of_one(answer, steps, chat, asks, cut, size, known, beside):
     path, whole = CHAT if chat else TEXT, WholeTokens()
     for token in known:
         whole.learn(token)
     body = {"model": "m", "stream": True, "max_tokens": 200, "return_token_ids": asks}
     body |= {"messages": []} if chat else {"prompt": PROMPT}
     stream = TrackedStream(path, 1_000, whole, hides=not asks)
-    events = events_of(TokenWorker(answer, per_event=steps[0], name="w"), body | {"return_token_ids": True}, chat)
+    one, other = [
+        TokenWorker(answer, per_event=step, name=name, role_beside=role)
+        for step, name, role in zip(steps, ("w", "other"), beside, strict=True)
+    ]
+    events = events_of(one, body | {"return_token_ids": True}, chat)
     first = LegFilter(stream, None, lambda: True, holds=asks)
     shown = in_pieces(first, b"".join(events[:cut]), size)
     if stream.refusal is None:
@@ -60,7 +65,7 @@ def test_two_legs_make_the_answer_of_one(answer, steps, chat, asks, cut, size, k
         rest = json.loads(ContinuationBody(path, raw, fields_of(raw)).of(ids, len(stream.output)))
         called = []
         later = LaterLeg(stream, None, lambda: False, ids, lambda: called.append(1), holds=asks)
-        wire = b"".join(events_of(TokenWorker(answer, per_event=steps[1], name="other"), rest, chat))
+        wire = b"".join(events_of(other, rest, chat))
         shown += in_pieces(later, wire, size) + later.rest()
         assert (later.broken, called) == ("", [1])
         text, seen = text_of(shown)
@@ -71,5 +76,6 @@ def test_two_legs_make_the_answer_of_one(answer, steps, chat, asks, cut, size, k
         ids = [one for event in seen for one in event["choices"][0].get("token_ids") or []]
         assert ids == (list(answer.encode()) if asks else [])
         assert b"SECRET" not in shown
+        assert shown.count(b'"role"') == chat
     else:
         assert answer.startswith(text_of(shown)[0])
