@@ -6,8 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, checked, flags_exit_as_input, positive
+from loadtest.arguments import PROFILES, above_zero, checked, flags_exit_as_input, positive, writable
 from loadtest.lab.models import register_models
 
 DEFAULT_POLICIES = "marginal_cost,round_robin"
@@ -24,7 +23,7 @@ examples:
   warmroute plan --trace generator:shared_prefixes:rate_per_s=40 --goodput ttft:1000 tpot:50 \\
     --candidate llama-3.1-8b-h100:price=2.5 --candidate llama-3.1-8b-a100:price=1.4 --roles aggregated,split
 
-profiles: {", ".join(profile_names())}
+a PROFILE is {PROFILES}
 
 exit codes: 0 a fleet of the first rule meets the goal; 1 none does; 2 too few calls to decide; 3 wrong input."""
 
@@ -86,7 +85,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     run_.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
     run_.add_argument("--out", type=Path, metavar="DIR", help="keep the runs here; the same command resumes")
-    run_.add_argument("--json", type=Path, metavar="FILE", help="write the plan as JSON")
+    run_.add_argument("--json", type=writable, metavar="FILE", help="write the plan as JSON")
     register_models(parser)
     parser.set_defaults(run=run)
 

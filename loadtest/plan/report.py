@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 
+from backends.engine.profile import Profile
 from loadtest.lab.cell import Slo
 from loadtest.plan.sizing import Size
 from loadtest.plan.traffic import Hour, Piece, Traffic
@@ -27,12 +28,14 @@ WORDS = {"MET": "met", "NOT_MET": "not met", "UNDECIDED": "undecided"}
 class Report:
     """Everything that was found. `best` is the cheapest fleet of the first rule that holds, None if none does.
 
+    `profiles` are those of the candidates.
     `peak_hour` has its trials on the peak hour, with more workers until one holds. `if_wrong` and `by_hour` are also
     for it.
     """
 
     traffic: Traffic
     goal: Goal
+    profiles: Sequence[Profile]
     sizes: Sequence[Size]
     best: Size | None
     peak_hour: Sequence[Trial]
@@ -67,6 +70,9 @@ def _head(report: Report) -> Iterator[str]:
         f" {traffic.calls / traffic.span_s:.2f} per second{grown}."
     )
     yield f"{goal.share:.1%} of all calls: {limits(goal.slo)}. Errors and refusals are misses."
+    for profile in report.profiles:
+        if made_on := fingerprint(profile):
+            yield f"{profile.name} was calibrated on: {', '.join(f'{key} {value}' for key, value in made_on.items())}."
     yield f"Simulated: the busiest {_piece(traffic.busiest)}"
     if traffic.peak is not None:
         yield f"           the peak hour in full with one seed, {_piece(traffic.peak)}"
@@ -81,6 +87,12 @@ def _head(report: Report) -> Iterator[str]:
 def limits(slo: Slo) -> str:
     named = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2e_ms))
     return ", ".join(f"{name} at most {limit:g} ms" for name, limit in named if limit < float("inf"))
+
+
+def fingerprint(profile: Profile) -> dict[str, Any]:
+    """Return the known fields of a calibrated profile's fingerprint; none for a packaged one."""
+    made_on = {} if profile.fingerprint is None else asdict(profile.fingerprint)
+    return {name: value for name, value in made_on.items() if value is not None}
 
 
 def _span(span_s: float) -> str:
@@ -216,6 +228,10 @@ def as_json(report: Report) -> dict[str, Any]:
             "e2el_ms": _finite(goal.slo.e2e_ms),
             "attainment_share": goal.share,
         },
+        "profiles": [
+            {"name": one.name, "model": one.model, "hardware": one.hardware, "fingerprint": fingerprint(one) or None}
+            for one in report.profiles
+        ],
         "fleets": [_fleet(size) for size in report.sizes],
         "best": None if best is None else report.sizes.index(best),
         "workers": report.workers,

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from backends.engine.profile import load_profile, profile_names
-from loadtest.arguments import INPUT_ERROR, above_zero, positive
+from backends.engine.profile import load_profile
+from loadtest.arguments import INPUT_ERROR, above_zero, positive, profile_name
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import policies
 from loadtest.lab.models import models_of
@@ -42,8 +42,6 @@ class InputError(Exception):
 def run(args: argparse.Namespace) -> int:
     """Plan and print; return the verdict on the first rule's best fleet, or 3 if the input is wrong."""
     try:
-        if args.json is not None:
-            args.json.touch()  # an error now, and not after minutes of simulation
         with _folder(args.out) as folder:
             report = _planned(args, folder)
             if args.json is not None:
@@ -82,14 +80,15 @@ def _folder(out: Path | None) -> Iterator[Path]:
 def _planned(args: argparse.Namespace, folder: Path) -> Report:
     kinds, goal = _kinds(args), Goal(_slo(args.goodput), args.attainment, args.growth)
     found = _traffic(args, kinds[0].candidate, folder)
+    profiles = [load_profile(name) for name in dict.fromkeys(kind.candidate.profile for kind in kinds)]
     progress = Console(stderr=True)
     with Sweep(Store(folder), args.jobs) as sweep:
         sizing = Sizing(Trials(sweep.results, goal, models_of(args), args.jobs), found, args.seeds, _heard(progress))
         sizes = sizing.sizes(kinds)
         best = cheapest([size for size in sizes if size.met and size.kind.policy == kinds[0].policy])
         if best is None:
-            return Report(found, goal, sizes, None, (), {}, ())
-        report = Report(found, goal, sizes, best, sizing.in_full(best), {}, ())
+            return Report(found, goal, profiles, sizes, None, (), {}, ())
+        report = Report(found, goal, profiles, sizes, best, sizing.in_full(best), {}, ())
         if args.quick or report.workers is None:
             return report
         return replace(report, if_wrong=sizing.if_wrong(best), by_hour=sizing.by_hour(best, report.workers))
@@ -139,11 +138,11 @@ def candidate(text: str, most: int) -> Candidate:
     """Parse ``PROFILE[:price=P][:most=N]``.
 
     Raises:
-        InputError: there is no such profile or key, or a value is wrong.
+        InputError: there is no such key.
+        ArgumentTypeError: there is no such profile, or a value is wrong.
     """
     name, *pairs = text.split(":")
-    if name not in profile_names():
-        raise InputError(f"--candidate {text}: no profile {name!r}; there are {', '.join(profile_names())}")
+    profile_name(name)
     price: float | None = None
     for pair in pairs:
         key, _, value = pair.partition("=")

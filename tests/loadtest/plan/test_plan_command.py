@@ -1,7 +1,10 @@
 import json
+from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
+from backends.engine.profile import Fingerprint, load_profile
 from router.cli.main import main
 from tests.loadtest.plan.conftest import ALONE
 from tests.router.placement.test_decision_log import recorded
@@ -47,6 +50,20 @@ def test_a_decision_log_is_traffic(capsys, tmp_path):
     words = ("--goodput", "ttft:500", *SMALL, "--attainment", "0.8", "--policy", "lpwl", "--quick")
     code, printed = planned(capsys, "--log", str(tmp_path / "decisions.jsonl"), *words)
     assert code == 0 and "decisions.jsonl: 48 calls" in printed.out.replace("\n", "")
+
+
+def test_a_calibrated_profile_is_a_candidate_and_says_what_it_was_made_on(capsys, tmp_path, monkeypatch):
+    made, plan = tmp_path / "mine.toml", tmp_path / "plan.json"
+    made_on = Fingerprint(gpu="NVIDIA H200", engine="vllm 0.33.0", date="2026-11-01")
+    calibrated = replace(load_profile("llama-3.1-8b-a100"), fingerprint=made_on)
+    monkeypatch.setattr("loadtest.calibrate.run.profile_of_worker", AsyncMock(return_value=calibrated))
+    assert main(["calibrate", "http://127.0.0.1:9", "--out", str(made)]) == 0
+    words = (*GOOD[:6], "--candidate", f"{made}:price=2", *SMALL[2:], "--policy", "lpwl", "--quick")
+    code, printed = planned(capsys, *words, "--json", str(plan))
+    assert code == 0
+    assert "calibrated on: gpu NVIDIA H200, engine vllm 0.33.0, date 2026-11-01." in " ".join(printed.out.split())
+    (profile,) = json.loads(plan.read_text())["profiles"]
+    assert (profile["name"], profile["fingerprint"]["gpu"]) == (str(made), "NVIDIA H200")
 
 
 def test_exit_codes_are_verdicts(capsys):
