@@ -10,8 +10,9 @@ from rich.console import Console
 
 from backends.engine.profile import Profile
 from loadtest.lab.cell import Slo
+from loadtest.plan.hours import HourNeed, mean_workers
 from loadtest.plan.sizing import Size
-from loadtest.plan.traffic import Hour, Piece, Traffic
+from loadtest.plan.traffic import Piece, Traffic
 from loadtest.plan.trials import Goal, Trial
 from loadtest.report.sheet import Sheet, print_sheet
 from loadtest.report.verdict import Answer
@@ -40,7 +41,7 @@ class Report:
     best: Size | None
     peak_hour: Sequence[Trial]
     if_wrong: Mapping[float, int | None]
-    by_hour: Sequence[tuple[Hour, int | None]]
+    by_hour: Sequence[HourNeed]
 
     @property
     def workers(self) -> int | None:
@@ -77,10 +78,10 @@ def _head(report: Report) -> Iterator[str]:
     if traffic.peak is not None:
         yield f"           the peak hour in full with one seed, {_piece(traffic.peak)}"
     if report.by_hour:
-        sampled = [hour.sample for hour, _ in report.by_hour]
+        sampled = [one.hour.sample for one in report.by_hour if one.simulated]
         yield (
-            f"           of each of {len(sampled)} hours its busiest {_span(sampled[0].length_s)}, with one seed:"
-            f" {sum(one.calls for one in sampled):,} of {traffic.calls:,} calls"
+            f"           the busiest {_span(sampled[0].length_s)} of {len(sampled)} of {len(report.by_hour)} hours with"
+            f" one seed: {sum(one.calls for one in sampled):,} calls. An hour between two of one size has that size."
         )
 
 
@@ -113,10 +114,15 @@ def _sheets(report: Report) -> Iterator[Sheet]:
     yield Sheet(f"{best.fleet.shape.policy} on {best.fleet.shape.profile}, by workers", COUNTS, counts)
     if report.by_hour:
         rows = tuple(
-            (_span(hour.start_s), f"{hour.calls:,}", _or_more(needed, report.workers or 0))
-            for hour, needed in report.by_hour
+            (
+                _span(one.hour.start_s),
+                f"{one.hour.calls:,}",
+                _or_more(one.workers, report.workers or 0),
+                "yes" if one.simulated else "",
+            )
+            for one in report.by_hour
         )
-        yield Sheet("by hour of the trace", ("from", "calls", "workers"), rows)
+        yield Sheet("by hour of the trace", ("from", "calls", "workers", "simulated"), rows)
 
 
 def _row(size: Size) -> tuple[str, ...]:
@@ -198,17 +204,10 @@ def _answer(report: Report) -> Iterator[str]:
         said = [f"{_or_more(count, most)} at {factor:g} x" for factor, count in report.if_wrong.items()]
         yield f"If the step times are wrong, one seed of the busiest window needs {', '.join(said)} the profile's."
     if report.by_hour:
-        rates = [hour.calls / hour.length_s for hour, _ in report.by_hour]
+        rates = [one.hour.calls / one.hour.length_s for one in report.by_hour]
         more = max(rates) / (report.traffic.calls / report.traffic.span_s)
-        mean = mean_workers(report)
+        mean = mean_workers(report.by_hour, workers)
         yield f"Over the trace: {mean:.2f} workers on average; the busiest hour has {more:.2f} x the mean rate."
-
-
-def mean_workers(report: Report) -> float:
-    """Return the workers of each hour's need, weighted by the hours' lengths."""
-    length_s = sum(hour.length_s for hour, _ in report.by_hour)
-    most = report.workers or 0
-    return sum(hour.length_s * (most if needed is None else needed) for hour, needed in report.by_hour) / length_s
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -238,10 +237,16 @@ def as_json(report: Report) -> dict[str, Any]:
         "peak_hour": [{"workers": one.shape.workers, **_trial(one)} for one in report.peak_hour],
         "workers_by_step_time_factor": {str(factor): count for factor, count in report.if_wrong.items()},
         "hours": [
-            {"start_s": hour.start_s, "calls": hour.calls, "prompt_tokens": hour.prompt_tokens, "workers": needed}
-            for hour, needed in report.by_hour
+            {
+                "start_s": one.hour.start_s,
+                "calls": one.hour.calls,
+                "prompt_tokens": one.hour.prompt_tokens,
+                "workers": one.workers,
+                "simulated": one.simulated,
+            }
+            for one in report.by_hour
         ],
-        "mean_workers": mean_workers(report) if report.by_hour else None,
+        "mean_workers": mean_workers(report.by_hour, report.workers or 0) if report.by_hour else None,
     }
 
 

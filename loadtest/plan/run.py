@@ -25,7 +25,7 @@ from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.plan.log_trace import log_trace
 from loadtest.plan.report import WORDS, Report, as_json, show
-from loadtest.plan.sizing import AGGREGATED, SPLIT, Candidate, Kind, Size, Sizing
+from loadtest.plan.sizing import AGGREGATED, SPLIT, WRONG_BY, Candidate, Kind, Size, Sizing
 from loadtest.plan.traffic import Traffic, traffic
 from loadtest.plan.trials import Goal, Trial, Trials
 from loadtest.report.verdict import Answer
@@ -88,10 +88,11 @@ def _planned(args: argparse.Namespace, folder: Path) -> Report:
         best = cheapest([size for size in sizes if size.met and size.kind.policy == kinds[0].policy])
         if best is None:
             return Report(found, goal, profiles, sizes, None, (), {}, ())
-        report = Report(found, goal, profiles, sizes, best, sizing.in_full(best), {}, ())
+        peak_hour, if_wrong = sizing.around(best, () if args.quick else WRONG_BY)
+        report = Report(found, goal, profiles, sizes, best, peak_hour, if_wrong, ())
         if args.quick or report.workers is None:
             return report
-        return replace(report, if_wrong=sizing.if_wrong(best), by_hour=sizing.by_hour(best, report.workers))
+        return replace(report, by_hour=sizing.by_hour(best, report.workers))
 
 
 def cheapest(sizes: Sequence[Size]) -> Size | None:

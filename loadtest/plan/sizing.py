@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from loadtest.plan.search import Search, found, found_each, least
-from loadtest.plan.traffic import Hour, Piece, Traffic
+from loadtest.plan.hours import HourNeed, by_hour
+from loadtest.plan.search import Search, found_each, least
+from loadtest.plan.traffic import Piece, Traffic
 from loadtest.plan.trials import FleetShape, Trial, Trials
 from loadtest.report.verdict import Answer
 
@@ -82,6 +83,10 @@ class Asked:
     step_time: float = 1.0
 
 
+Need: TypeAlias = Generator[Asked, Trial, int | None]
+"""Asks for fleets, and returns the least count of workers that holds; None if none does."""
+
+
 def limit(trial: Trial) -> str | None:
     first = trial.mean(lambda one: one.all.late_first_tokens)
     later = trial.mean(lambda one: one.all.slow_answers + one.all.late_ends)
@@ -109,77 +114,90 @@ class Sizing:
         # As many workers as would be busy all the time without a cache.
         busy = ceil(self._trials.goal.growth * busiest.work_s / busiest.length_s)
         searches = {kind: least(busy, kind.candidate.most) for kind in kinds}
-        guesses = self._by_one_seed(searches, lambda kind, count: Asked(kind, count, busiest))
-        return [self._size(kind, guesses[kind] or kind.candidate.most) for kind in kinds]
+        guesses = self._by_one_seed({kind: self._asking(search, kind, busiest) for kind, search in searches.items()})
+        sizes = {kind: self._size(kind, guesses[kind] or kind.candidate.most) for kind in kinds}
+        return list(found_each(sizes, self._seed_by_seed).values())
 
-    def in_full(self, size: Size) -> list[Trial]:
-        """Play the whole peak hour with one seed, and with more workers until it holds; empty if there is no hour."""
-        peak, done = self._traffic.peak, list[Trial]()
-        if peak is None:
-            return done
-        for workers in range(size.workers, size.kind.candidate.most + 1):
-            shapes = self._shapes(size.kind, workers)
-            done += [max(self._trials.one_seed([(one, peak, 1.0) for one in shapes]), key=_share)]
-            if self._reaches(done[-1]):
-                break
-        return done
+    def around(self, size: Size, factors: Sequence[float]) -> tuple[list[Trial], dict[float, int | None]]:
+        """Play the peak hour in full, and find the size for factors on the step times, side by side with one seed."""
+        peak: list[Trial] = []
+        searches: dict[float | None, Need] = {None: self._in_full(size, peak)}
+        for factor in factors:
+            search = least(ceil(size.workers * factor), size.kind.candidate.most)
+            searches[factor] = self._asking(search, size.kind, self._traffic.busiest, factor)
+        found = self._by_one_seed(searches)
+        return peak, {factor: found[factor] for factor in factors}
 
-    def if_wrong(self, size: Size) -> dict[float, int | None]:
-        """Return the workers that one seed needs if steps take these factors as long as the model says."""
-        searches = {factor: least(ceil(size.workers * factor), size.kind.candidate.most) for factor in WRONG_BY}
-        busiest = self._traffic.busiest
-        sizes = self._by_one_seed(searches, lambda factor, count: Asked(size.kind, count, busiest, step_time=factor))
-        return dict(sorted(sizes.items()))
-
-    def by_hour(self, size: Size, workers: int) -> list[tuple[Hour, int | None]]:
-        """Return each hour with the workers, at most this many, that one seed of its sample needs; 0 without calls."""
+    def by_hour(self, size: Size, workers: int) -> list[HourNeed]:
+        """Return each hour with the workers, at most this many, that one seed of its sample needs."""
         hours = self._traffic.hours
-        work = [one.sample.work_s / one.sample.length_s for one in hours]
-        searches = {
-            place: least(ceil(workers * work[place] / max(work)), workers)
-            for place, one in enumerate(hours)
-            if one.sample.calls
-        }
-        needs = self._by_one_seed(searches, lambda place, count: Asked(size.kind, count, hours[place].sample))
-        return [(one, needs.get(place, 0)) for place, one in enumerate(hours)]
+        return by_hour(
+            hours,
+            workers,
+            lambda tried: self._by_one_seed(
+                {place: self._asking(search, size.kind, hours[place].sample) for place, search in tried.items()}
+            ),
+        )
 
-    def _size(self, kind: Kind, guess: int) -> Size:
-        trials = self._seen.setdefault(kind, {})
+    def _in_full(self, size: Size, trials: list[Trial]) -> Need:
+        """Ask for the peak hour with more and more workers; collect the `trials`, none if there is no such hour."""
+        peak = self._traffic.peak
+        if peak is None:
+            return size.workers
+        for workers in range(size.workers, size.kind.candidate.most + 1):
+            trials.append((yield Asked(size.kind, workers, peak)))
+            if self._reaches(trials[-1]):
+                return workers
+        return None
 
-        def holds(workers: int) -> bool:
+    def _size(self, kind: Kind, guess: int) -> Generator[FleetShape, Trial, Size]:
+        trials, most = self._seen.setdefault(kind, {}), kind.candidate.most
+        search = least(guess, most)
+        workers = next(search)
+        while True:
             best: Trial | None = None
             for shape in self._shapes(kind, workers):
-                one = self._trials.trial(shape, self._traffic.busiest, self._seeds)
-                self._tried(one)
+                one = yield shape
                 if best is None or (one.holds, _share(one)) > (best.holds, _share(best)):
                     trials[workers] = best = one
                 if one.holds:
                     break
-            return trials[workers].holds
+            try:
+                workers = search.send(trials[workers].holds)
+            except StopIteration as end:
+                return Size(kind, trials[end.value or most], dict(sorted(trials.items())))
 
-        workers = found(least(guess, kind.candidate.most), holds)
-        return Size(kind, trials[workers or kind.candidate.most], dict(sorted(trials.items())))
+    def _seed_by_seed(self, shapes: Mapping[Kind, FleetShape]) -> dict[Kind, Trial]:
+        trials = self._trials.several(shapes, self._traffic.busiest, self._seeds)
+        for trial in trials.values():
+            self._tried(trial)
+        return trials
 
-    def _by_one_seed(self, searches: Mapping[K, Search], asked: Callable[[K, int], Asked]) -> dict[K, int | None]:
-        """Run searches side by side by the share alone, with the best split of each fleet."""
+    def _asking(self, search: Search, kind: Kind, piece: Piece, step_time: float = 1.0) -> Need:
+        workers = next(search)
+        while True:
+            trial = yield Asked(kind, workers, piece, step_time)
+            try:
+                workers = search.send(self._reaches(trial))
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
 
-        def hold(counts: Mapping[K, int]) -> dict[K, bool]:
-            fleets = {key: asked(key, count) for key, count in counts.items()}
-            each = [
-                (key, (shape, one.piece, one.step_time))
-                for key, one in fleets.items()
-                for shape in self._shapes(one.kind, one.workers)
-            ]
-            done = self._trials.one_seed([fleet for _, fleet in each])
-            best = {
-                key: trial for (key, _), trial in sorted(zip(each, done, strict=True), key=lambda one: _share(one[1]))
-            }
-            for key, one in fleets.items():
-                if one == Asked(one.kind, one.workers, self._traffic.busiest):
-                    self._seen.setdefault(one.kind, {})[one.workers] = best[key]
-            return {key: self._reaches(trial) for key, trial in best.items()}
+    def _by_one_seed(self, needs: Mapping[K, Need]) -> dict[K, int | None]:
+        """Run searches side by side, with the best split of each fleet."""
+        return found_each(needs, self._one_seed)
 
-        return found_each(searches, hold)
+    def _one_seed(self, asked: Mapping[K, Asked]) -> dict[K, Trial]:
+        each = [
+            (key, (shape, one.piece, one.step_time))
+            for key, one in asked.items()
+            for shape in self._shapes(one.kind, one.workers)
+        ]
+        done = self._trials.one_seed([fleet for _, fleet in each])
+        best = {key: trial for (key, _), trial in sorted(zip(each, done, strict=True), key=lambda one: _share(one[1]))}
+        for key, one in asked.items():
+            if one == Asked(one.kind, one.workers, self._traffic.busiest):
+                self._seen.setdefault(one.kind, {})[one.workers] = best[key]
+        return best
 
     def _reaches(self, trial: Trial) -> bool:
         return _share(trial) >= self._trials.goal.share

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import fmean
+from typing import TypeVar
 
 from loadtest.lab.cell import Cell, Fleet, Setting, Slo
 from loadtest.lab.measures import Figures, Measures
@@ -16,6 +18,7 @@ from loadtest.report.verdict import Answer, GoalVerdict, ShareInterval, needed_t
 from loadtest.sim.handover import HandoverSetting
 from router.placement.fleet.endpoints import DECODE, PREFILL
 
+K = TypeVar("K")
 Run = Callable[[Sequence[Cell]], list[Result]]
 
 
@@ -81,16 +84,22 @@ class Trials:
         self._models = models
         self._jobs = jobs
 
-    def trial(self, shape: FleetShape, piece: Piece, seeds: int) -> Trial:
-        """Simulate seed after seed, until no further one can change the verdict on all `seeds`."""
-        done: list[Measures] = []
-        while True:
-            batch = range(len(done), min(seeds, len(done) + self._jobs))
-            for result in self._run([self._cell(shape, piece, seed, 1.0) for seed in batch]):
-                done.append(result.measures)
-                judged = self._judged(done, seeds)
-                if judged.answer is Answer.NOT_MET or len(done) == seeds:
-                    return Trial(shape, judged, tuple(done))
+    def several(self, shapes: Mapping[K, FleetShape], piece: Piece, seeds: int) -> dict[K, Trial]:
+        """Simulate fleets side by side, seed after seed, until the verdict on all `seeds` of each is certain enough."""
+        done: dict[K, list[Measures]] = {key: [] for key in shapes}
+        trials: dict[K, Trial] = {}
+        while going := [key for key in shapes if key not in trials]:
+            more = ceil(self._jobs / len(going))
+            asked = [(key, seed) for key in going for seed in range(seeds)[len(done[key]) :][:more]]
+            results = self._run([self._cell(shapes[key], piece, seed, 1.0) for key, seed in asked])
+            for (key, _), result in zip(asked, results, strict=True):
+                if key in trials:  # a seed beside the one that decided
+                    continue
+                done[key].append(result.measures)
+                judged = self._judged(done[key], seeds)
+                if judged.answer is not Answer.UNDECIDED or len(done[key]) == seeds:
+                    trials[key] = Trial(shapes[key], judged, tuple(done[key]))
+        return trials
 
     def one_seed(self, asked: Sequence[tuple[FleetShape, Piece, float]]) -> list[Trial]:
         """Simulate several fleets with one seed each, side by side; the last value is a factor on the step times."""
@@ -101,14 +110,24 @@ class Trials:
         ]
 
     def _judged(self, done: Sequence[Measures], wanted: int) -> GoalVerdict:
+        """Judge the calls of the seeds so far, as all those that are wanted would be judged.
+
+        A verdict comes early if it cannot change, or if it stays although all seeds to come are just at the goal.
+        Seeds have nearly the same calls. One seed alone does not meet the goal for all: its workers may be fast.
+        """
+        share = self.goal.share
         calls = sum(one.all.calls for one in done)
         late = sum(_late(one.all) for one in done)
-        judged = verdict(late, calls, self.goal.share)
+        judged = verdict(late, calls, share)
         if len(done) == wanted:
             return judged
-        # Seeds have nearly the same calls. If none of the calls to come were late, would this many be few enough?
-        certain = needed_total(late, self.goal.share) > calls * wanted / len(done)
-        return replace(judged, answer=Answer.NOT_MET if certain else Answer.UNDECIDED)
+        total = calls * wanted // len(done)
+        expected = verdict(late + round((total - calls) * (1.0 - share)), total, share).answer
+        if needed_total(late, share) > total:
+            answer = Answer.NOT_MET
+        else:
+            answer = judged.answer if len(done) > 1 and judged.answer is expected else Answer.UNDECIDED
+        return replace(judged, answer=answer)
 
     def _cell(self, shape: FleetShape, piece: Piece, seed: int, step_time: float) -> Cell:
         models = replace(self._models, warm_up_s=piece.warm_up_s, step_time=self._models.step_time * step_time)

@@ -3,13 +3,20 @@ from dataclasses import replace
 import pytest
 
 from loadtest.lab.cell import Slo
-from loadtest.lab.measures import Pressure
+from loadtest.lab.measures import Figures, Measures, Pressure
+from loadtest.lab.models import Models
+from loadtest.lab.store import Result
 from loadtest.plan.sizing import limit
-from loadtest.plan.trials import FleetShape
+from loadtest.plan.traffic import Piece
+from loadtest.plan.trials import FleetShape, Goal, Trials
 from loadtest.report.verdict import Answer, verdict
 from tests.loadtest.plan.conftest import ALONE, CHATS, SHARED, kind
 
 SLACK = Slo(ttft_ms=1_000.0)
+
+
+def tried(trials, shape, piece, seeds):
+    return trials.several({"it": shape}, piece, seeds)["it"]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,7 @@ SLACK = Slo(ttft_ms=1_000.0)
 def test_the_size_is_that_of_brute_force(planner, trace, ttft_ms, kv_tokens):
     trials, sizing, piece = planner(trace, slo=Slo(ttft_ms=ttft_ms), kv_tokens=kv_tokens)
     (size,) = sizing.sizes([kind()])
-    each = [trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", count), piece, 2) for count in range(1, 7)]
+    each = [tried(trials, FleetShape("llama-3.1-8b-a100", "lpwl", count), piece, 2) for count in range(1, 7)]
     holding = [one.shape.workers for one in each if one.holds]
     assert holding and holding[0] > 1, "the case has a threshold"
     assert holding == list(range(holding[0], 7)), "more workers never hold less"
@@ -30,7 +37,7 @@ def test_the_size_is_that_of_brute_force(planner, trace, ttft_ms, kv_tokens):
 
 def test_a_verdict_is_that_on_all_calls_of_all_seeds(planner):
     trials, _, piece = planner(SHARED)
-    trial = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 6), piece, 2)
+    trial = tried(trials, FleetShape("llama-3.1-8b-a100", "lpwl", 6), piece, 2)
     calls = sum(one.all.calls for one in trial.measures)
     good = sum(round(one.all.goodput_share * one.all.calls) for one in trial.measures)
     assert trial.verdict == verdict(calls - good, calls, 0.8)
@@ -38,9 +45,31 @@ def test_a_verdict_is_that_on_all_calls_of_all_seeds(planner):
 
 def test_a_hopeless_fleet_is_not_simulated_to_the_end(planner):
     trials, _, piece = planner(SHARED)
-    trial = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 5)
+    trial = tried(trials, FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 5)
     assert trial.verdict.answer is Answer.NOT_MET
     assert len(trial.measures) < 5
+
+
+@pytest.mark.parametrize(
+    ("late", "answer", "seeds"),
+    [
+        ([0] * 5, Answer.MET, 2),
+        ([50] * 5, Answer.UNDECIDED, 5),
+        ([40] * 5, Answer.MET, 4),
+        ([80] * 5, Answer.NOT_MET, 2),
+        ([300] + [0] * 4, Answer.NOT_MET, 1),
+    ],
+)
+def test_a_verdict_comes_early_if_it_stays_with_all_other_seeds_just_at_the_goal(late, answer, seeds):
+    nothing = dict.fromkeys(Figures.__struct_fields__, 0)
+    of_seed = [Figures(**nothing | {"calls": 1_000, "late_first_tokens": one}) for one in late]
+
+    def run(cells):
+        return [Result("", "", {}, Measures(of_seed[cell.seed], {}, 0, 0, 0, 0, 0)) for cell in cells]
+
+    trials = Trials(run, Goal(SLACK, 0.95), Models(), jobs=1)
+    trial = tried(trials, FleetShape("llama-3.1-8b-a100", "lpwl", 1), Piece(ALONE, 0.0, 15.0, 5.0, 300, 20.0, 15.0), 5)
+    assert (trial.verdict.answer, len(trial.measures)) == (answer, seeds)
 
 
 def test_the_size_grows_with_the_rate_and_with_a_stricter_goal(planner):
@@ -61,7 +90,7 @@ def test_the_cached_share_changes_with_the_count_and_rules_differ(planner):
     assert warm.workers < blind.workers
     shares = {
         policy: [
-            trials.trial(FleetShape("llama-3.1-8b-a100", policy, count), piece, 1).mean(lambda one: one.all.hit_share)
+            tried(trials, FleetShape("llama-3.1-8b-a100", policy, count), piece, 1).mean(lambda one: one.all.hit_share)
             for count in (2, 6)
         ]
         for policy in ("marginal_cost", "round_robin")
@@ -79,7 +108,8 @@ def test_none_holds(planner):
 def test_slower_steps_need_more_workers(planner):
     _, sizing, _ = planner(ALONE, SLACK, kv_tokens=200_000)
     (size,) = sizing.sizes([kind()])
-    wrong = sizing.if_wrong(size)
+    peak, wrong = sizing.around(size, (0.8, 1.2))
+    assert peak == [], "a generator has no peak hour"
     assert wrong[0.8] <= size.workers <= wrong[1.2]
     assert wrong[0.8] < wrong[1.2]
 
@@ -93,7 +123,7 @@ def test_a_split_has_workers_of_both_roles(planner):
 
 def test_the_limit_is_what_calls_missed_or_waited_for(planner):
     trials, _, piece = planner(ALONE, kv_tokens=200_000)
-    late = trials.trial(FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 1)
+    late = tried(trials, FleetShape("llama-3.1-8b-a100", "lpwl", 1), piece, 1)
     assert limit(late) == "prefill"
     (measures,) = late.measures
     for waiting, name in (({"kv": 3, "prefill": 2}, "KV cache"), ({"batch": 1}, "batch"), ({}, "prefill")):
