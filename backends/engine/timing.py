@@ -45,7 +45,7 @@ class StepTiming:
         step_ms = self.prefill_ms(prefill) if prefill else 0.0
         if decodes:
             cost = self._decode
-            step_ms += self._fixed_ms(decodes) + cost.k_ns * 1e-6 * decode_context_tokens
+            step_ms += cost.fixed_ms(decodes) + cost.k_ns * 1e-6 * decode_context_tokens
             if prefill:
                 step_ms -= self._prefill.a_ms
         step_s = step_ms * self._per_ms
@@ -64,7 +64,7 @@ class StepTiming:
         Each step has the same `decodes` and one context token more per decode. The state does not change until `take`.
         """
         cost, per_ms = self._decode, self._per_ms
-        fixed_ms, token_ms = self._fixed_ms(decodes), cost.k_ns * 1e-6
+        fixed_ms, token_ms = cost.fixed_ms(decodes), cost.k_ns * 1e-6
         contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
         if not self._jitter:
             return [(fixed_ms + token_ms * context) * per_ms for context in contexts]
@@ -94,10 +94,6 @@ class StepTiming:
         cost = self._prefill
         new_tokens = sum([new for new, _ in chunks])
         return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs(chunks)
-
-    def _fixed_ms(self, decodes: int) -> float:
-        cost = self._decode
-        return cost.fixed_ms(decodes) if cost.by_batch else cost.a_ms + cost.b_ms * decodes
 
     def statistics(self) -> dict[str, int | float]:
         return {"steps": self._steps, "busy_s": self._total_s}

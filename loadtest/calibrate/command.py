@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, writable
 
 _DESCRIPTION = """\
 Make an engine profile: the step times of a model on a GPU, for `warmroute worker`, `warmroute fleet` and simulations.
@@ -36,7 +36,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("source", metavar="SOURCE", help="a worker's URL, or a model's config.json or folder")
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--out", type=Path, metavar="FILE.toml", help="write the profile here (default: print it)")
+    output.add_argument("--out", type=writable, metavar="FILE.toml", help="write the profile here (default: print it)")
     output.add_argument(
         "--check", type=Path, metavar="FILE.toml", help="compare a profile's fingerprint with the worker; send nothing"
     )

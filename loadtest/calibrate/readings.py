@@ -14,6 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from backends.engine.profile import DecodeCost, PrefillCost
+from backends.engine.timing import attended_pairs
 from loadtest.calibrate.least_squares import Floats, fit_relative, relative_r2
 
 LEAST_R2 = 0.95
@@ -74,11 +75,11 @@ class FittedCosts:
         return sum(errors) / len(errors) if errors else 0.0
 
 
-def prefill_reading(what: str, ms: float, new_tokens: int, cached_tokens: int, budget_tokens: int) -> Reading:
+def prefill_reading(ms: float, new_tokens: int, cached_tokens: int, budget_tokens: int) -> Reading:
     """Return the reading of one prompt alone, whose chunks have at most `budget_tokens`."""
     chunks = chunk(new_tokens, cached_tokens, budget_tokens)
-    pairs = sum(new * (cached + 0.5 * new) for new, cached in chunks)
-    return Reading(Kind.PREFILL, what, ms, len(chunks), new_tokens, pairs)
+    what = f"{new_tokens:,} new tokens" + (f", {cached_tokens:,} cached" if cached_tokens else "")
+    return Reading(Kind.PREFILL, what, ms, len(chunks), new_tokens, attended_pairs(chunks))
 
 
 def chunk(new_tokens: int, cached_tokens: int, budget_tokens: int) -> list[tuple[int, int]]:

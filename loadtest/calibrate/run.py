@@ -40,7 +40,7 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.out is None:
         sys.stdout.write(text)
     else:
-        _write(args.out, text)
+        args.out.write_text(text, encoding="utf-8")
         say(f"wrote {args.out}; use it with --profile {args.out}")
     return 0
 
@@ -60,10 +60,12 @@ async def _profile(args: argparse.Namespace) -> Profile:
     ranks = Ranks(args.tensor_parallel or 1, args.link_gb_per_s or 1.0)
     if args.worker is None:
         _refuse(args, ("shared",), "without --worker there is no")
-        source = KernelSource(config, ranks, args.device, _limits(args), args.hardware)
-        return await profile_of_kernels(source, None, say)
-    _refuse(args, ("kv_tokens", "block_size"), "the worker says its own, so that there is no")
-    return await profile_of_kernels(KernelSource(config, ranks, args.device, None), _target(args, args.worker), say)
+        target, limits = None, _limits(args)
+    else:
+        _refuse(args, ("kv_tokens", "block_size"), "the worker says its own, so that there is no")
+        target, limits = _target(args, args.worker), None
+    source = KernelSource(config, ranks, args.device, limits, args.hardware)
+    return await profile_of_kernels(source, target, say)
 
 
 def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -81,11 +83,3 @@ def _limits(args: argparse.Namespace) -> WorkerLimits | None:
     if None in (batched, seqs, tokens):
         return None
     return WorkerLimits(tokens, tokens, args.block_size or BLOCK_SIZE, batched, seqs, prefix_caching=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise CalibrationError(f"{path}: {error}") from error

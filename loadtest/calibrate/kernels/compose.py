@@ -8,7 +8,7 @@ from functools import cache
 
 from loadtest.calibrate.kernels.operations import AllReduce, Operation, step_operations
 from loadtest.calibrate.kernels.shape import ModelShape
-from loadtest.calibrate.readings import Kind, Reading
+from loadtest.calibrate.readings import Kind, Reading, prefill_reading
 
 REDUCE_MS = 0.01
 """Of an all-reduce beside its bytes, which is taken and not timed: one GPU has no links."""
@@ -67,9 +67,7 @@ def compose(
 
     for new, cached in grid.prompts:
         if new + cached <= room_tokens:
-            what = f"{new:,} new tokens" + (f", {cached:,} cached" if cached else "")
-            pairs = new * (cached + 0.5 * new)
-            yield Reading(Kind.PREFILL, what, step_ms(new, new + cached), 1, new, pairs)
+            yield prefill_reading(step_ms(new, new + cached), new, cached, budget_tokens=new)
     for context in grid.contexts:
         for batch in grid.batches:
             if batch * context <= room_tokens:

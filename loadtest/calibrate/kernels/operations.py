@@ -21,10 +21,6 @@ class Gemm:
     columns: int
     groups: int = 1
 
-    @property
-    def weight_bytes(self) -> int:
-        return self.groups * self.inner * self.columns * BYTES
-
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -39,12 +35,6 @@ class Attention:
     key: int
     value: int
     shared: bool = False
-
-    @property
-    def cache_bytes(self) -> int:
-        """Return the bytes of keys and values that are read."""
-        numbers = self.key if self.shared else self.kv_heads * (self.key + self.value)
-        return self.sequences * self.context * numbers * BYTES
 
 
 @dataclass(frozen=True, slots=True)

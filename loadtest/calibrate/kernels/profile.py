@@ -78,10 +78,7 @@ def _timed(shape: ModelShape, source: KernelSource, say: Say) -> tuple[FittedCos
     fingerprint = timer.fingerprint()
     if source.hardware is not None:
         fingerprint = replace(fingerprint, gpu=source.hardware)
-    say(
-        f"{shape.weights / 1e9:.2f} billion weights, {shape.kv_bytes_per_token:,} bytes of KV cache per token; "
-        f"timing kernels on {fingerprint.gpu}{'' if timer.on_gpu else ', in small shapes'}"
-    )
+    say(f"timing kernels on {fingerprint.gpu}{'' if timer.on_gpu else ', in small shapes'}")
     room = source.limits.kv_tokens if source.limits is not None else max(grid.contexts) * max(grid.batches)
     readings = list(compose(shape, source.ranks, grid, timer.ms, room))
     fitted = fit_costs(readings, by_batch=shape.experts is not None)

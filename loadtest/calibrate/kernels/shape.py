@@ -12,7 +12,7 @@ import msgspec
 from loadtest.calibrate.readings import CalibrationError
 
 BYTES = 2
-"""Of a weight and of a cached number: bf16."""
+"""Of a number: bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """`dense_layers` have one MLP of `intermediate`, the others `experts`. `tied`: the embedding is the last matrix."""
+    """`dense_layers` have one MLP of `intermediate`, the others `experts`."""
 
     hidden: int
     layers: int
@@ -51,37 +51,8 @@ class ModelShape:
     head: int
     intermediate: int
     vocabulary: int
-    tied: bool
     experts: Experts | None = None
     latent: Latent | None = None
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Return the bytes of one token's cache over all layers and ranks."""
-        numbers = 2 * self.kv_heads * self.head if self.latent is None else self.latent.rank + self.latent.rope
-        return self.layers * numbers * BYTES
-
-    @property
-    def attention_weights(self) -> int:
-        """Return the weights of one layer's attention."""
-        one = self.latent
-        if one is None:
-            return self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
-        query_in = one.query_rank or self.hidden
-        query = self.hidden * one.query_rank + query_in * self.heads * (one.nope + one.rope)
-        latent = self.hidden * (one.rank + one.rope) + one.rank * self.heads * (one.nope + one.value)
-        return query + latent + self.heads * one.value * self.hidden
-
-    @property
-    def weights(self) -> int:
-        """Return all weights but those of the norms."""
-        dense = 3 * self.hidden * self.intermediate
-        experts, routed = self.experts, 0
-        if experts is not None:
-            width = experts.count * experts.intermediate + experts.shared_intermediate
-            routed = 3 * self.hidden * width + self.hidden * experts.count
-        mlps = self.dense_layers * dense + (self.layers - self.dense_layers) * routed
-        return self.layers * self.attention_weights + mlps + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
 
 def read_shape(path: Path) -> ModelShape:
@@ -121,7 +92,6 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         head=int(config.get("head_dim") or hidden // heads),
         intermediate=int(config["intermediate_size"]),
         vocabulary=int(config["vocab_size"]),
-        tied=bool(config.get("tie_word_embeddings", False)),
         experts=experts,
         latent=_latent(config),
     )

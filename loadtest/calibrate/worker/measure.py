@@ -75,8 +75,7 @@ class Measurement:
         cached = after.hit_tokens - before.hit_tokens if prefills == 1 else 0
         prefill_s = after.prefill_s - before.prefill_s if prefills == 1 else answered_s
         new = len(prompt) - cached
-        what = f"{new:,} new tokens" + (f", {cached:,} cached" if cached else "")
-        return prefill_reading(what, prefill_s * 1e3, new, cached, self._limits.max_num_batched_tokens)
+        return prefill_reading(prefill_s * 1e3, new, cached, self._limits.max_num_batched_tokens)
 
     async def _decode(self, batch: Batch) -> Reading:
         arrivals: list[Arrival] = []

@@ -53,9 +53,7 @@ def source(config):
 async def test_a_profile_of_kernels_alone_says_what_is_missing(source, tmp_path):
     said = []
     found = await profile_of_kernels(source, None, said.append)
-    assert said[0].startswith(
-        "8.03 billion weights, 131,072 bytes of KV cache per token; timing kernels on Made-up GPU"
-    )
+    assert said[0] == "timing kernels on Made-up GPU"
     assert "not known: the time of the engine's scheduler" in said[-1] and "Not known: the time" in found.provenance
     assert (found.model, found.hardware, found.kv_tokens) == ("Llama-3.1-8B", "1 x Made-up GPU", 440_000)
     assert found.fingerprint.engine is None and found.fingerprint.max_num_seqs == 256
@@ -74,7 +72,7 @@ async def test_a_mixture_of_experts_gets_a_curve(source, config):
 async def test_times_are_scaled_to_a_worker(source, monkeypatch):
     alone = await profile_of_kernels(source, None, print)
     costs = alone.prefill.scaled(1.2, 3.0), alone.decode.scaled(0.9, 1.5)
-    shapes = [prefill_reading("", 1.0, tokens, 0, 8_192) for tokens in (512, 512, 32_768, 32_768)]
+    shapes = [prefill_reading(1.0, tokens, 0, 8_192) for tokens in (512, 512, 32_768, 32_768)]
     shapes += [Reading(Kind.DECODE, "", 1.0, decodes=b, context_tokens=s) for b, s in ((1, 500), (64, 64_000))]
     readings = [replace(one, ms=step_ms(one, *costs)) for one in shapes]
 

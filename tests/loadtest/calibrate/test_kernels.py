@@ -16,6 +16,7 @@ from tests.loadtest.calibrate.test_shape import (
     LLAMA_70B,
     MIXTRAL,
     QWEN3_30B_A3B,
+    QWEN3_32B,
 )
 
 ROOM = 10_000_000
@@ -26,12 +27,13 @@ def gemms(config, new, context, sequences=1, ranks=1):
     return {one: count for one, count in found.items() if isinstance(one, Gemm)}
 
 
-def read_bytes(config, sequences, context):
-    """Return weights and cache that a decode step reads."""
-    found = step_operations(shape_of(config), 1, 1, context, sequences)
-    weights = sum(count * one.weight_bytes for one, count in found.items() if isinstance(one, Gemm))
-    cache = sum(count * one.cache_bytes for one, count in found.items() if isinstance(one, Attention))
-    return weights, cache
+def weights(one):
+    return one.groups * one.inner * one.columns
+
+
+def cached(one):
+    """Return the keys and values that are read, as numbers."""
+    return one.sequences * one.context * (one.key if one.shared else one.kv_heads * (one.key + one.value))
 
 
 def test_a_dense_layer_has_four_products():
@@ -54,13 +56,26 @@ def test_ranks_share_heads_and_widths():
     assert Attention(1, 128, 128, 4, 1, 128, 128) in more, "a rank has at least one head of keys"
 
 
-@pytest.mark.parametrize("config", [LLAMA_8B, LLAMA_70B, DEEPSEEK_V2_LITE, DEEPSEEK_V3, MIXTRAL], ids=str)
-def test_a_large_decode_batch_reads_all_weights_and_its_cache(config):
-    """All but the embedding; latent attention reads the absorbed matrices, which are as large."""
-    shape = shape_of(config)
-    weights, cache = read_bytes(config, 512, 2_000)
-    assert weights == pytest.approx(2 * (shape.weights - shape.vocabulary * shape.hidden), rel=0.005)
-    assert cache == 512 * 2_000 * shape.kv_bytes_per_token
+@pytest.mark.parametrize(
+    ("config", "billions", "kv_bytes"),
+    [
+        (LLAMA_8B, 8.030, 131_072),
+        (LLAMA_70B, 70.554, 327_680),
+        (QWEN3_32B, 32.762, 262_144),
+        (QWEN3_30B_A3B, 30.532, 98_304),
+        (MIXTRAL, 46.703, 131_072),
+        (DEEPSEEK_V2_LITE, 15.706, 31_104),
+        (DEEPSEEK_V3, 671.0, 70_272),
+    ],
+    ids=["8B", "70B", "Qwen3-32B", "Qwen3-30B-A3B", "Mixtral-8x7B", "DeepSeek-V2-Lite", "DeepSeek-V3"],
+)
+def test_a_large_decode_batch_reads_all_weights_and_its_cache(config, billions, kv_bytes):
+    """The model's weights but for the embedding; latent attention reads absorbed matrices, which are as large."""
+    found = step_operations(shape_of(config), 1, 1, 2_000, 512)
+    read = sum(count * weights(one) for one, count in found.items() if isinstance(one, Gemm))
+    cache = sum(count * cached(one) for one, count in found.items() if isinstance(one, Attention))
+    assert read + config["vocab_size"] * config["hidden_size"] == pytest.approx(billions * 1e9, rel=0.005)
+    assert 2 * cache == 512 * 2_000 * kv_bytes
 
 
 def test_one_token_reads_the_experts_it_uses():
@@ -86,7 +101,7 @@ def test_latent_attention_expands_prompts_and_absorbs_decodes():
     assert prompt[Gemm(4_608, 512, 16 * 256)] == 27, "the cached latents are expanded too"
     decode = step_operations(shape_of(DEEPSEEK_V2_LITE), 1, 1, 2_048, 32)
     latent = Attention(32, 1, 2_048, 16, 1, 576, 512, shared=True)
-    assert decode[latent] == 27 and latent.cache_bytes == 32 * 2_048 * 1_152
+    assert decode[latent] == 27 and cached(latent) == 32 * 2_048 * 576
     assert decode[Gemm(32, 128, 512, 16)] == 27 and decode[Gemm(32, 512, 128, 16)] == 27
     assert gemms(DEEPSEEK_V3, 1, 1)[Gemm(1, 7168, 1536)] == 61
 
@@ -95,10 +110,10 @@ def made_up_gpu(operation):
     """Return ms: 600 TFLOP/s and 2.5 TB/s, or both one after the other for what is small."""
     match operation:
         case Gemm(rows, inner, columns, groups):
-            return rows * inner * columns * groups * 2 / 6e11 + operation.weight_bytes / 2.5e9
+            return rows * inner * columns * groups * 2 / 6e11 + 2 * weights(operation) / 2.5e9
         case Attention(sequences, new, context, heads, _, key, value):
             pairs = sequences * new * (context - (new - 1) / 2)
-            return 2 * pairs * heads * (key + value) / 4e11 + operation.cache_bytes / 2.5e9
+            return 2 * pairs * heads * (key + value) / 4e11 + 2 * cached(operation) / 2.5e9
         case Elementwise(moved_bytes):
             return 0.003 + moved_bytes / 2.5e9
     raise AssertionError(operation)

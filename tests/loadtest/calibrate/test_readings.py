@@ -23,7 +23,7 @@ BUDGET = 8_192
 
 
 def prefill(tokens, cached=0, budget=BUDGET):
-    return prefill_reading(f"{tokens} new", 1.0, tokens, cached, budget)
+    return prefill_reading(1.0, tokens, cached, budget)
 
 
 def decode(batch, context):
