@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from loadtest.bench.frames import MODEL
+from loadtest.load.http import Client
 
 VARIANTS = 64
 """Number of different questions after the same system prompt.
@@ -32,7 +32,7 @@ def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> by
     return msgspec.json.encode({"model": MODEL, "messages": messages, "stream": stream, "max_tokens": max_tokens})
 
 
-def next_turns(url: str, lines: str = "", turns: int = _TURNS) -> Iterator[bytes]:
+def next_turns(url: str, headers: Mapping[str, str], turns: int = _TURNS) -> Iterator[bytes]:
     """Yield requests without end: each asks a new question of about 200 tokens after one conversation.
 
     40 turns have 20,000 tokens.
@@ -46,26 +46,16 @@ def next_turns(url: str, lines: str = "", turns: int = _TURNS) -> Iterator[bytes
     fields = {"model": MODEL, "messages": [*said, question], "stream": False, "max_tokens": 16}
     before, after = msgspec.json.encode(fields).split(_MARK.encode())
     for number in _numbers:
-        yield post(url, b"%b%012d%b" % (before, number, after), lines)
+        yield post(url, b"%b%012d%b" % (before, number, after), headers)
 
 
-def post(url: str, body: bytes, lines: str = "") -> bytes:
-    """Return a whole POST request to `url`; `lines` are further header lines, each with its end."""
-    head = f"POST {PATH} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/json\r\n{lines}"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+def post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    return Client(url).request_bytes("POST", PATH, body, headers)
 
 
-def plain_requests(url: str, system_chars: int, lines: str = "") -> list[bytes]:
-    """Return requests for answers that are not streamed."""
-    return [post(url, chat_body(False, 16, system_chars, f"number {index}"), lines) for index in range(VARIANTS)]
-
-
-def stream_requests(url: str, system_chars: int, lines: str = "") -> list[bytes]:
-    """Return requests for streams that continue until the bench makes the stand-in end them."""
-    return [post(url, chat_body(True, ENDLESS, system_chars, f"number {index}"), lines) for index in range(VARIANTS)]
-
-
-def address(url: str) -> tuple[str, int]:
-    """Return the host and port of a base URL."""
-    parts = urlsplit(url)
-    return parts.hostname or "127.0.0.1", parts.port or 80
+def chats(url: str, headers: Mapping[str, str], system_chars: int = 2_000, endless: bool = False) -> list[bytes]:
+    """Return requests for answers that are not streamed, or for streams that the bench makes the stand-in end."""
+    return [
+        post(url, chat_body(endless, ENDLESS if endless else 16, system_chars, f"number {index}"), headers)
+        for index in range(VARIANTS)
+    ]

@@ -1,22 +1,23 @@
-"""Clients that request answers without streaming. They use little CPU, because they share the machine with the proxy.
+"""Clients of answers that are not streamed: `loadtest.load`'s connections, without its reading of each token.
 
-Each answer is read to its end and checked: status 200, framed as announced, and the stand-in's whole text.
+They use little CPU, because they share the machine with the proxy. Each answer is read to its end and checked: status
+200, framed as announced, and the stand-in's whole text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import time
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-import httptools
-
-from loadtest.bench.bodies import address
 from loadtest.bench.frames import TEXT
+from loadtest.load.http import Client
+from loadtest.load.pacer import Pacer
 
+DRAIN_S = 30.0
 _TEXT = TEXT.encode()
 
 
@@ -41,124 +42,121 @@ class Tally(Failures):
     first_byte_s: list[float] = field(default_factory=list)
 
 
-class Connection(asyncio.Protocol):
-    """A connection that carries one request at a time. Subclasses have the other callbacks of httptools."""
+class _Answer:
+    """The sink of one answer; `ended` is done when it has been counted."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._busy = False
+    __slots__ = ("_parts", "_sent_s", "_status", "_tally", "ended")
+
+    def __init__(self, tally: Tally) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tally = tally
+        self._sent_s = time.monotonic()
+        self._status = 0
         self._parts: list[bytes] = []
 
-    @property
-    def open(self) -> bool:
-        """Whether the connection can carry another request."""
-        return self._transport is not None
+    def on_head(self, status: int, headers: dict[str, str], transport: asyncio.Transport) -> None:
+        self._status = status
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def send(self, request: bytes) -> None:
-        """Send a whole request. The previous one must have ended."""
-        assert self._transport is not None
-        self._parser = httptools.HttpResponseParser(self)
-        self._parts = []
-        self._busy = True
-        self._transport.write(request)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self.end(f"connection lost before the answer's end ({exc or 'closed'})")
-
-    def data_received(self, data: bytes) -> None:
-        if not self._busy:
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self.close()
-            self.end(f"{type(error).__name__}: {error}")
-
-    def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if not self._parser.should_keep_alive():
-            self.close()
-        said = b"".join(self._parts)
-        self.end(f"{status}: {said[:200].decode('utf-8', 'replace')}" if status != 200 else self.problem(said))
-
-    def end(self, error: str) -> None:
-        """Count the request, if one was in progress, as failed if there is an `error`."""
-        if self._busy:
-            self._busy = False
-            self.ended(error)
-
-    @abstractmethod
-    def problem(self, body: bytes) -> str:
-        """Return what is wrong with the body of an answer with status 200, or "" if it is right."""
-
-    @abstractmethod
-    def ended(self, error: str) -> None:
-        """Count the request."""
-
-
-class Caller(Connection):
-    """One keep-alive connection. `on_free` is called after each request, answered or failed."""
-
-    def __init__(self, tally: Tally, on_free: Callable[[Caller], None]) -> None:
-        super().__init__()
-        self._tally = tally
-        self._on_free = on_free
-        self._sent_s = 0.0
-
-    def send(self, request: bytes) -> None:
-        super().send(request)
-        self._sent_s = time.perf_counter()
-
-    def on_body(self, body: bytes) -> None:
+    def on_part(self, now_s: float, data: bytes) -> None:
         if not self._parts:
-            self._tally.first_byte_s.append(time.perf_counter() - self._sent_s)
-        self._parts.append(body)
+            self._tally.first_byte_s.append(now_s - self._sent_s)
+        self._parts.append(data)
 
-    def problem(self, body: bytes) -> str:
-        return "" if _TEXT in body else f"the answer's text is not whole: {body[:200].decode('utf-8', 'replace')}"
-
-    def ended(self, error: str) -> None:
-        if error:
-            self._tally.fail(error)
-        else:
+    def on_end(self, error: BaseException | None) -> None:
+        body = b"".join(self._parts)
+        if error is None and self._status == 200 and _TEXT in body:
             self._tally.good += 1
-        self._on_free(self)
+        else:
+            self._tally.fail(problem(error, self._status, body) or f"the answer's text is not whole: {_words(body)}")
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
-async def connect(url: str, tally: Tally, on_free: Callable[[Caller], None]) -> Caller:
-    """Open a connection to the base URL `url`."""
-    loop = asyncio.get_running_loop()
-    _, caller = await loop.create_connection(lambda: Caller(tally, on_free), *address(url))
-    return caller
+def problem(error: BaseException | None, status: int, body: bytes) -> str:
+    """Return why a response is no answer, or ""."""
+    if error is not None:
+        return f"{type(error).__name__}: {error}"
+    return f"{status}: {_words(body)}" if status != 200 else ""
 
 
-class OneByOne:
-    """A connection on which each request waits for the answer to the one before."""
+def _words(body: bytes) -> str:
+    return body[:200].decode("utf-8", "replace")
 
-    def __init__(self, url: str, tally: Tally) -> None:
-        self._url = url
-        self._tally = tally
-        self._caller: Caller | None = None
-        self._answered = asyncio.Event()
 
-    async def ask(self, request: bytes) -> None:
-        """Send one request and wait for its answer."""
-        if self._caller is None or not self._caller.open:
-            self._caller = await connect(self._url, self._tally, lambda caller: self._answered.set())
-        self._answered.clear()
-        self._caller.send(request)
-        await self._answered.wait()
+async def ask(client: Client, request: bytes, tally: Tally) -> bool:
+    """Send one request and wait for its answer; return False if there is no connection."""
+    try:
+        async with client.lent() as connection:
+            answer = _Answer(tally)
+            connection.send(request, answer)
+            await answer.ended
+    except OSError as error:
+        tally.fail(f"no connection: {error}")
+        return False
+    return True
 
-    def close(self) -> None:
-        if self._caller is not None:
-            self._caller.close()
+
+class ClosedLoop:
+    """Each of the clients sends its next request after the answer to its last one, until there is none."""
+
+    def __init__(self, url: str, requests: Iterator[bytes], connections: int) -> None:
+        self.tally = Tally()
+        self._client = Client(url)
+        self._requests = requests
+        self._running = True
+        self._tasks = {asyncio.create_task(self._run()) for _ in range(connections)}
+
+    async def _run(self) -> None:
+        while self._running and (request := next(self._requests, None)) is not None:
+            if not await ask(self._client, request, self.tally):
+                return
+
+    async def stop(self) -> None:
+        """Send no further requests, then `drain`."""
+        self._running = False
+        await self.drain()
+
+    async def drain(self) -> None:
+        await drain(self._client, self._tasks, self.tally)
+
+
+async def drain(client: Client, tasks: set[asyncio.Task[None]] | set[asyncio.Task[bool]], tally: Tally) -> None:
+    """Wait for the answers in progress and close. An unanswered request counts as an error."""
+    _, late = await asyncio.wait(tasks, timeout=DRAIN_S) if tasks else ((), ())
+    for task in late:
+        task.cancel()
+    if late:
+        tally.fail(f"{len(late)} requests without an answer after {DRAIN_S:.0f} s")
+    client.close()
+
+
+async def send_each_once(url: str, requests: Sequence[bytes], connections: int) -> Tally:
+    """Send each request once over `connections` connections, so that the stand-in knows every prompt."""
+    loop = ClosedLoop(url, iter(requests), connections)
+    await loop.drain()
+    return loop.tally
+
+
+async def open_loop(url: str, requests: Iterator[bytes], rate: float, window_s: float, seed: int) -> Tally:
+    """Send `rate` requests per second for `window_s`: Poisson arrivals, independent of the answers.
+
+    Requests of the first tenth are not timed. An arrival that finds no free connection opens another.
+    """
+    rng, tally, client = random.Random(seed), Tally(), Client(url)
+    tasks: set[asyncio.Task[bool]] = set()
+
+    def arrive(due_s: float) -> None:
+        task = asyncio.create_task(ask(client, next(requests), tally))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    gaps_s = (rng.expovariate(rate) for _ in itertools.count())
+    pacer = Pacer(arrive, itertools.accumulate(gaps_s, initial=time.monotonic()))
+    try:
+        await asyncio.sleep(window_s * 0.1)
+        tally.first_byte_s.clear()
+        await asyncio.sleep(window_s * 0.9)
+    finally:
+        pacer.stop()
+    await drain(client, set(tasks), tally)
+    return tally

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from loadtest.bench.caller import Tally
-from loadtest.bench.loops import send_each_once
+from loadtest.bench.caller import Tally, send_each_once
 from loadtest.bench.measures.sample import Sample, Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy, running, standins
 from loadtest.bench.proxies.warmroute import started

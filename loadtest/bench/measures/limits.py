@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from loadtest.bench.caller import OneByOne, Tally
-from loadtest.bench.loops import send_each_once
+from loadtest.bench.caller import Tally, ask, send_each_once
 from loadtest.bench.measures.requests import added_ms, capacity, poisson
 from loadtest.bench.measures.sample import Sample, Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy
 from loadtest.bench.streams import Streams
+from loadtest.load.http import Client
 from loadtest.report.summary import percentile
 
 P50, P99 = "one connection p50", "one connection p99"
@@ -37,13 +37,13 @@ async def one_connection(proxy: Proxy, setting: Setting) -> Samples:
     requests = proxy.requests()
     warm = await send_each_once(proxy.url, requests, 1)
     through, direct = Tally(), Tally()
-    clients = [OneByOne(proxy.url, through), OneByOne(proxy.standin_url, direct)]
+    clients = [(Client(proxy.url), through), (Client(proxy.standin_url), direct)]
     end_s, number = time.monotonic() + setting.window_s, 0
     while time.monotonic() < end_s:
-        for client in clients if number % 2 else reversed(clients):
-            await client.ask(requests[number % len(requests)])
+        for client, tally in clients if number % 2 else reversed(clients):
+            await ask(client, requests[number % len(requests)], tally)
         number += 1
-    for client in clients:
+    for client, _ in clients:
         client.close()
     added = {P50: added_ms(through, direct, 0.5), P99: added_ms(through, direct, 0.99)}
     return {name: Sample.of(added[name], 0.0, warm, through, direct) for name in added}
@@ -77,10 +77,10 @@ async def stalls(proxy: Proxy, setting: Setting) -> Samples:
         streams = Streams(proxy.url, proxy.standin_url)
         await streams.begin(count, proxy.stream_requests())
         await asyncio.sleep(SETTLE_S)
-        for client in streams.clients:
-            client.watch()
+        for stream in streams.streams:
+            stream.watch()
         await asyncio.sleep(setting.window_s)
-        longest_s = max((client.longest_gap_s() for client in streams.clients), default=0.0)
+        longest_s = max((stream.longest_gap_s() for stream in streams.streams), default=0.0)
         await streams.finish()
         if streams.tally.errors:
             return {STREAMS: Sample.of(0.0, 0.0, streams.tally)}

@@ -11,11 +11,11 @@ import itertools
 
 import psutil
 
-from loadtest.bench.caller import OneByOne, Tally
-from loadtest.bench.loops import ClosedLoop, send_each_once
+from loadtest.bench.caller import ClosedLoop, Tally, ask, send_each_once
 from loadtest.bench.measures.sample import Sample, Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy
 from loadtest.bench.streams import Streams
+from loadtest.load.http import Client
 
 IDLE, STREAM = "idle connection", "active stream"
 BEFORE, UNDER_LOAD, AFTER = "memory before", "memory under load", "memory after"
@@ -29,9 +29,9 @@ async def connections(proxy: Proxy, setting: Setting) -> Samples:
     warm, tally = await send_each_once(proxy.url, requests, 8), Tally()
     streams = Streams(proxy.url, proxy.standin_url)
     before_kib = rss_kib(proxy.pid)
-    idle = [OneByOne(proxy.url, tally) for _ in range(count)]
+    idle = [Client(proxy.url) for _ in range(count)]
     for one, request in zip(idle, itertools.cycle(requests), strict=False):
-        await one.ask(request)
+        await ask(one, request, tally)
     await asyncio.sleep(SETTLE_S)
     idle_kib = rss_kib(proxy.pid)
     for one in idle:
@@ -49,8 +49,7 @@ async def footprint(proxy: Proxy, setting: Setting) -> Samples:
     if proxy.url == proxy.standin_url:
         return dict.fromkeys((BEFORE, UNDER_LOAD, AFTER), Sample(skipped="no proxy"))
     before_kib = rss_kib(proxy.pid)
-    loop = ClosedLoop(proxy.url, itertools.cycle(proxy.requests()))
-    loop.start(setting.connections)
+    loop = ClosedLoop(proxy.url, itertools.cycle(proxy.requests()), setting.connections)
     await asyncio.sleep(setting.window_s)
     kib = {BEFORE: before_kib, UNDER_LOAD: rss_kib(proxy.pid)}
     await loop.stop()

@@ -20,9 +20,8 @@ from pathlib import Path
 import grpc
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.bench.bodies import PATH, next_turns, plain_requests
-from loadtest.bench.caller import Tally
-from loadtest.bench.loops import send_each_once
+from loadtest.bench.bodies import PATH, chats, next_turns
+from loadtest.bench.caller import Tally, send_each_once
 from loadtest.bench.measures.sample import Sample, Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy, running, standins
 from loadtest.fleet.cpu import tree_cpu_s
@@ -58,8 +57,8 @@ async def picks(proxy: Proxy, setting: Setting) -> Samples:
     if not proxy.program:
         return dict.fromkeys((*RATES, *CPU, *TAILS), Sample(skipped="no Warmroute"))
     with _picker(proxy.program) as picker:
-        short = plain_requests(picker.worker_url, 2_000)
-        turns = next_turns(picker.worker_url, turns=LONG_TURNS)
+        short = chats(picker.worker_url, {})
+        turns = next_turns(picker.worker_url, {}, LONG_TURNS)
         proxy.inspect = None  # the proxy gets no request in this measure
         await send_each_once(picker.worker_url, [*short, next(turns)], 8)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}") as channel:

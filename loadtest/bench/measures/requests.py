@@ -15,9 +15,8 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 
-from loadtest.bench.bodies import next_turns, plain_requests
-from loadtest.bench.caller import Tally
-from loadtest.bench.loops import ClosedLoop, OpenLoop, send_each_once
+from loadtest.bench.bodies import chats, next_turns
+from loadtest.bench.caller import ClosedLoop, Tally, open_loop, send_each_once
 from loadtest.bench.measures.sample import Measure, Sample, Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy
 from loadtest.fleet.cpu import tree_cpu_s
@@ -48,7 +47,7 @@ async def small_requests(proxy: Proxy, setting: Setting) -> Samples:
 
 async def next_turn(proxy: Proxy, setting: Setting) -> Samples:
     """Measure new questions in a long conversation that is known."""
-    requests = next_turns(proxy.url, proxy.lines)
+    requests = next_turns(proxy.url, proxy.headers)
     known = list(itertools.islice(requests, KNOWN_TURNS))
     return {"next-turn": await closed_loop(proxy, setting, known, requests)}
 
@@ -61,8 +60,7 @@ async def closed_loop(
     The stand-in knows the prompts of `known` when it begins, and `requests` are sent, without them `known` in turn.
     """
     first = await send_each_once(proxy.url, known, 8)
-    loop = ClosedLoop(proxy.url, itertools.cycle(known) if requests is None else requests)
-    loop.start(setting.connections)
+    loop = ClosedLoop(proxy.url, itertools.cycle(known) if requests is None else requests, setting.connections)
     await asyncio.sleep(setting.window_s * WARM_SHARE)
     before, cpu_s, from_s = loop.tally.good, tree_cpu_s(proxy.pid), time.perf_counter()
     await asyncio.sleep(setting.window_s)
@@ -85,7 +83,7 @@ async def first_byte(proxy: Proxy, setting: Setting) -> Samples:
     """Measure the added milliseconds, median and 99th percentile, and CPU microseconds per request."""
     rate = await capacity(proxy, setting) / 3
     # The stand-in knows most of the prompts by now, but not if the proxy rewrites bodies.
-    await send_each_once(proxy.standin_url, plain_requests(proxy.standin_url, 2_000), 8)
+    await send_each_once(proxy.standin_url, chats(proxy.standin_url, {}), 8)
     cpu_s = tree_cpu_s(proxy.pid)
     through = await poisson(proxy, proxy.url, rate, setting)
     spent_s = tree_cpu_s(proxy.pid) - cpu_s
@@ -99,11 +97,10 @@ async def first_byte(proxy: Proxy, setting: Setting) -> Samples:
 
 async def poisson(proxy: Proxy, url: str, rate: float, setting: Setting) -> Tally:
     """Send the proxy's requests to `url` in an open loop."""
-    loop = OpenLoop(url, itertools.cycle(proxy.requests()))
-    await loop.run(rate, setting.window_s, proxy.seed)
-    if not loop.tally.first_byte_s:
-        loop.tally.fail("no answer within the window")
-    return loop.tally
+    tally = await open_loop(url, itertools.cycle(proxy.requests()), rate, setting.window_s, proxy.seed)
+    if not tally.first_byte_s:
+        tally.fail("no answer within the window")
+    return tally
 
 
 def added_ms(through: Tally, direct: Tally, share: float) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from loadtest.bench.measures.requests import closed_loop
 from loadtest.bench.measures.sample import Samples, Setting
 from loadtest.bench.proxies.entrant import Proxy, standins
-from loadtest.bench.proxies.warmroute import KEY_LINE, everything, started
+from loadtest.bench.proxies.warmroute import KEY_HEADER, everything, started
 
 FIGURE = "text-2k"
 WORKERS = 4
@@ -33,5 +33,5 @@ def _gateway(program: tuple[str, ...]) -> Iterator[Proxy]:
     with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder, ExitStack() as stack:
         place = stack.enter_context(standins(WORKERS, Path(folder)))
         proxy, _ = stack.enter_context(started("gateway", program, place, everything(place), tokenizer=False))
-        proxy.lines = KEY_LINE
+        proxy.headers = KEY_HEADER
         yield proxy

@@ -6,10 +6,10 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.bench.bodies import plain_requests, stream_requests
+from loadtest.bench.bodies import chats
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, until
 
@@ -20,7 +20,7 @@ OPEN_LIMIT_S = 60.0
 class Proxy:
     """A running proxy: its name, base URL and the process whose tree is measured, and results of measures in a round.
 
-    `standin_url` is the first worker's. `lines` are header lines that each request needs, and `program` starts the
+    `standin_url` is the first worker's. Each request needs the `headers`, and `program` starts the
     proxy if it is a Warmroute. `inspect` is called after the measures of a round and returns the proxy's own report.
     `capacity` is its closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams can
     deliver, or None if no measure has exceeded that.
@@ -35,17 +35,17 @@ class Proxy:
     standin_url: str
     seed: int = 0
     inspect: Callable[[], str] | None = None
-    lines: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = ()
     capacity: float | None = None
     tokens_per_s: float | None = None
 
     def requests(self, system_chars: int = 2_000) -> list[bytes]:
         """Return requests for answers that are not streamed."""
-        return plain_requests(self.url, system_chars, self.lines)
+        return chats(self.url, self.headers, system_chars)
 
     def stream_requests(self) -> list[bytes]:
-        return stream_requests(self.url, 2_000, self.lines)
+        return chats(self.url, self.headers, endless=True)
 
 
 class NotAsStated(RuntimeError):

@@ -25,8 +25,8 @@ SOURCE, COMPILED = "warmroute", "warmroute compiled"
 """Names of the rows."""
 KEYS = 100
 _KEY = "wr-bench-bench-bench-bench-bench-bench"
-KEY_LINE = f"authorization: Bearer {_KEY}\r\n"
-"""The header line of the bench's caller, with everything on."""
+KEY_HEADER = {"authorization": f"Bearer {_KEY}"}
+"""The header of the bench's caller, with everything on."""
 _ENOUGH = 1_000_000_000_000
 
 
@@ -59,7 +59,7 @@ def _entrant(name: str, program: Sequence[str], everything_on: bool) -> Entrant:
         with started(name, program, place, settings) as (proxy, admin_url):
             until(lambda: _exact(admin_url), lambda: f"{name} sees {_candidates(admin_url)}", READY_LIMIT_S)
             proxy.inspect = partial(_inspect, admin_url)
-            proxy.lines = KEY_LINE if everything_on else ""
+            proxy.headers = KEY_HEADER if everything_on else {}
             yield proxy
 
     return Entrant(name, said.split()[-1], setup, start)

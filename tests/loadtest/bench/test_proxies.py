@@ -64,7 +64,7 @@ def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text(json.dumps(warmroute.everything(Place((8_100,), tmp_path))))
     config = load({}, {}, file)
-    name, key = warmroute.KEY_LINE.strip().removeprefix("authorization: ").split()
+    name, key = warmroute.KEY_HEADER["authorization"].split()
     assert (name, ApiKeys(config.auth).name_of(key.encode())) == ("Bearer", "bench")
     limits = RateLimits(config.limits).of("bench", "bench")
     assert all(isinstance(limits.admit(10_000, 5.0), Charge) for _ in range(1_000))

@@ -5,9 +5,10 @@ import httpx
 import pytest
 
 from loadtest.bench import frames
-from loadtest.bench.bodies import plain_requests, stream_requests
+from loadtest.bench.bodies import chats
 from loadtest.bench.proxies.entrant import standins
-from loadtest.bench.streams import StreamClient, Streams, StreamTally
+from loadtest.bench.streams import Stream, Streams, StreamTally
+from loadtest.load.http import Connection
 from tests.support.waiting import eventually
 
 BODY = {"model": "stand-in", "messages": [{"role": "user", "content": "word " * 200}]}
@@ -28,14 +29,14 @@ async def streams(url):
 
 
 async def test_streams_are_held_run_and_end_with_every_token_counted(url, streams):
-    await streams.begin(5, stream_requests(url, 500))
+    await streams.begin(5, chats(url, {}, 500, endless=True))
     await eventually(lambda: streams.tally.tokens > 100)
     await streams.finish()
     assert (streams.tally.begun, streams.tally.ended, streams.tally.errors) == (5, 5, 0)
 
 
 async def test_a_token_that_got_lost_is_noticed(url, streams):
-    await streams.begin(5, stream_requests(url, 500))
+    await streams.begin(5, chats(url, {}, 500, endless=True))
     await eventually(lambda: streams.tally.tokens > 10)
     streams.tally.tokens -= 1
     await streams.finish()
@@ -79,28 +80,33 @@ def test_a_connection_that_speaks_something_else_is_closed(url):
     assert httpx.get(f"{url}/health").status_code == 200
 
 
+class Wire(asyncio.Transport):
+    def write(self, data): ...
+
+
+def reading(tally):
+    """A connection on which a stream was asked for."""
+    connection = Connection()
+    connection.connection_made(Wire())
+    connection.send(b"", Stream(tally))
+    return connection
+
+
 @pytest.mark.parametrize("size", [1, 3, 7, 50, 1000])
 async def test_tokens_are_counted_however_the_bytes_are_cut(size):
     tally = StreamTally()
-    client = StreamClient(tally)
-    client._busy = True
+    client = reading(tally)
     whole = frames.FIRST + b"".join(frames.TOKENS[:5]) + frames.LAST
     for start in range(0, len(whole), size):
         client.data_received(whole[start : start + size])
     assert (tally.tokens, tally.begun, tally.ended, tally.errors) == (5, 1, 1, 0)
 
 
-@pytest.mark.parametrize(("cut", "reason"), [(-5, "connection lost"), (-40, "connection lost")])
+@pytest.mark.parametrize(("cut", "reason"), [(-5, "connection closed"), (-40, "connection closed")])
 async def test_a_stream_without_its_end_is_an_error(cut, reason):
     tally = StreamTally()
-    client = StreamClient(tally)
-    client._busy = True
+    client = reading(tally)
     client.data_received((frames.FIRST + frames.TOKENS[0] + frames.LAST)[:cut])
     client.connection_lost(None)
     assert (tally.ended, tally.errors) == (0, 1)
     assert reason in tally.reasons[0]
-
-
-def test_requests_are_whole():
-    head, _, body = plain_requests("http://127.0.0.1:1", 300)[0].partition(b"\r\n\r\n")
-    assert b"content-length: %d" % len(body) in head
