@@ -11,7 +11,7 @@ import numpy as np
 from backends.engine.profile import load_profile
 from loadtest.admission.loads import SEQS, WORKERS, Load
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, MakeQueue, SimulatedGateway
+from loadtest.sim.gateway import MakeQueue, SimulatedGateway
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.queues.admission import AdmissionCalls
 from loadtest.sim.queues.flow_control import FlowControl
@@ -80,10 +80,8 @@ def play(load: Load, queue: str, seed: int) -> Played:
         ResidencyMap(),
         build_policy(spec, Random(seed)),
         spec,
-        delays=Delays(),
         more=lambda: time.now_s < load.until_s or clients[0].waiting,
         queue=None if make is None else make(load, seed),
-        seed=seed,
     )
     clients.append(Clients(time, gateway, NETWORK_S, arrival_s=NETWORK_S))
     for session in load.sessions:

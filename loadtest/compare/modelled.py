@@ -11,7 +11,6 @@ from loadtest.lab.run_cell import Stage, profile_of, slowed
 from loadtest.lab.saturation import RULE, Saturation, saturation
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.lab.store import Result
-from loadtest.sim.sessions import sessions_of
 
 
 def asked(cell: Cell) -> Drawn:
@@ -32,7 +31,7 @@ def play(cell: Cell, time_scale: float) -> Measures:
     """Play a cell on workers whose steps take `time_scale` times as long. Equal arguments give equal measures."""
     found = asked(cell)
     stage = Stage(cell, slowed(profile_of(cell, found), time_scale), found.length_s)
-    stage.play(sessions_of(found.plan, cell.setting.models.timeout_s))
+    stage.play(found.plan)
     stage.check()
     return aggregate(stage.played(found), cell.setting.slo)
 

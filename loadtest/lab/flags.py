@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
-from loadtest.lab.models import models_of, register_models, seconds
+from loadtest.lab.models import TIMEOUT_S, models_of, register_models, seconds
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
 from policies.registry import PolicyError, build_policy, policy_names
@@ -107,10 +107,9 @@ def problem(args: argparse.Namespace) -> str | None:
             f"--warm-up-s {args.warm_up_s:g} leaves nothing of --window-s {args.window_s:g} to measure;"
             " make the window longer or the warm-up shorter"
         )
-    if args.timeout_s * 1e3 <= args.slo.ttft_ms:
+    if args.slo.ttft_ms >= TIMEOUT_S * 1e3:
         return (
-            f"--timeout-s {args.timeout_s:g} has clients leave before --slo's {args.slo.ttft_ms:g} ms to a first token"
-            " are over, so no load would ever miss it; take a longer time or a stricter --slo"
+            f"--slo: clients leave after {TIMEOUT_S:g} s, so no load would ever miss a TTFT of {args.slo.ttft_ms:g} ms"
         )
     if args.roles is None:
         for alone in _handover_flags(args):

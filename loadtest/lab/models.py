@@ -1,4 +1,4 @@
-"""The models beside the engine's step times: one parameter per flag, with its default."""
+"""The modelled workers: one parameter per flag, with its default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from typing import Any
 
 from loadtest.arguments import above_zero, positive
 
+NETWORK_S = 0.0005
+"""One way, from client to router or from router to worker."""
+TOKENISE_S = 0.004
+"""From a request's arrival to its decision: rendering, tokenising, hashing."""
+TIMEOUT_S = 300.0
+"""Clients leave an incomplete answer after this time; these calls miss the service level."""
+
 
 def parameter(default: object, help_: str, *, metavar: str = "N") -> Any:
     return field(default=default, metadata={"help": help_, "metavar": metavar})
@@ -17,21 +24,11 @@ def parameter(default: object, help_: str, *, metavar: str = "N") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything about a fleet and its surroundings except the trace, the rule and the load.
+    """What a command may change about a fleet, beside the trace, the rule and the load.
 
     None means the profile's own value. Times are in seconds, shares run from 0 to 1.
     """
 
-    kv_late_s: float = parameter(0.002, "delay of KV events between their step and the router", metavar="S")
-    kv_lost_share: float = parameter(0.0, "share of KV event batches that are lost on their way", metavar="SHARE")
-    kv_replay: bool = parameter(
-        True,
-        "replay lost batches once the gap is seen; otherwise they stay lost, and that worker's view is not exact",
-    )
-    tokenise_s: float = parameter(
-        0.004, "time from a request's arrival to its decision: rendering, tokenising, hashing", metavar="S"
-    )
-    network_s: float = parameter(0.0005, "time of one way, from client to router or from router to worker", metavar="S")
     chunk_tokens: int | None = parameter(None, "tokens per engine step, with prefill chunks (max_num_batched_tokens)")
     max_num_seqs: int | None = parameter(None, "requests that run at a time on one worker")
     kv_tokens: int | None = parameter(None, "tokens that each worker's KV cache holds")
@@ -50,14 +47,6 @@ class Models:
         " measured; 0: cold start, all measured",
         metavar="S",
     )
-    usage_share: float = parameter(
-        1.0,
-        "share of answers that report usage: streams do if their client or the router requests it",
-        metavar="FRACTION",
-    )
-    timeout_s: float = parameter(
-        300.0, "time after which clients leave an incomplete answer; these calls miss the SLO", metavar="S"
-    )
 
 
 def flag(one: Field[Any]) -> str:
@@ -65,7 +54,7 @@ def flag(one: Field[Any]) -> str:
 
 
 def register_models(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models", "what is modelled beside the engine's steps")
+    group = parser.add_argument_group("models", "the modelled workers, and the part that is measured")
     for one in fields(Models):
         value: Any = one.default
         text = f"{one.metadata['help']} (default {'the profile' + chr(39) + 's' if value is None else value})"
@@ -73,8 +62,7 @@ def register_models(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
         else:
             metavar = one.metadata["metavar"]
-            kind = above_zero if one.name == "timeout_s" else _KINDS[metavar]
-            group.add_argument(flag(one), type=kind, default=value, metavar=metavar, help=text)
+            group.add_argument(flag(one), type=_KINDS[metavar], default=value, metavar=metavar, help=text)
 
 
 def models_of(args: argparse.Namespace) -> Models:
@@ -98,7 +86,6 @@ def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
 
 _KINDS: dict[str, Callable[[str], float]] = {
     "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
-    "FRACTION": lambda text: _within(text, lambda value: 0.0 <= value <= 1.0, "a fraction; write a number from 0 to 1"),
     "N": positive,
     "X": above_zero,
     "S": seconds,

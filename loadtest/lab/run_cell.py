@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from backends.engine.profile import Profile, load_profile
@@ -11,13 +11,15 @@ from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
 from loadtest.lab.gauges import Gauges
 from loadtest.lab.measures import Measures
+from loadtest.lab.models import NETWORK_S, TIMEOUT_S, TOKENISE_S
 from loadtest.lab.policies import parse_policy
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, SimulatedGateway
-from loadtest.sim.sessions import Session, sessions_of
+from loadtest.sim.gateway import SimulatedGateway
+from loadtest.sim.sessions import sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
+from loadtest.workload.plan import Plan
 from policies.registry import build_policy
 from router.residency.residency_map import ResidencyMap
 
@@ -35,7 +37,7 @@ def run_cell(cell: Cell) -> Measures:
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
     stage = Stage(cell, profile_of(cell, found), found.length_s)
-    stage.play(sessions_of(found.plan, models.timeout_s))
+    stage.play(found.plan)
     stage.check()
     return aggregate(stage.played(found), cell.setting.slo)
 
@@ -83,7 +85,7 @@ class Stage:
                 f"worker-{number}",
                 WorkerSpec(profile, speed=speed, jitter=models.jitter, async_scheduling=models.async_scheduling),
                 cell.seed * 1_000 + number,
-                models.network_s,
+                NETWORK_S,
             )
             for number, speed in enumerate(speeds(cell))
         ]
@@ -91,36 +93,32 @@ class Stage:
         self._clients = Clients(
             self._time,
             self._gateway,
-            models.network_s,
-            arrival_s=models.tokenise_s + models.network_s,
+            NETWORK_S,
+            arrival_s=TOKENISE_S + NETWORK_S,
             until_s=length_s,
         )
         self._gauges = Gauges(self._time, self._workers, length_s)
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 
     def _routed(self, cell: Cell) -> SimulatedGateway:
-        models, handover = cell.setting.models, cell.setting.handover
-        spec = parse_policy(cell.policy)
+        spec, handover = parse_policy(cell.policy), cell.setting.handover
         return SimulatedGateway(
             self._time,
             self._workers,
             ResidencyMap(),
             build_policy(spec, random.Random(f"policy {cell.seed} 0")),
             spec,
-            delays=Delays(models.kv_late_s, models.kv_lost_share, models.kv_replay),
-            usage_share=models.usage_share,
             handover=handover,
             network=None if handover is None else handover.network(self._time),
             more=self._more,
-            seed=cell.seed * 1_000,
         )
 
     def _more(self) -> bool:
         return self._time.now_s < self._length_s or self._clients.waiting
 
-    def play(self, sessions: Iterable[Session]) -> None:
+    def play(self, plan: Plan) -> None:
         """Run the sessions to the last token."""
-        for session in sessions:
+        for session in sessions_of(plan, TIMEOUT_S):
             self._clients.play(session)
         self._time.at(self._warm_s, self._warm)
         self._time.run()

@@ -90,7 +90,7 @@ class PlacedCall:
             self._first_token(now_s)
         self._progress(self._placed.ticket, tokens)
         if finish is not None and self._answer is not None:
-            usage = self._usage(self._answer.state) if self._placed.gateway.tells_usage() else Usage()
+            usage = self._usage(self._answer.state)
             self._tickets.finished(self._placed.ticket, usage, now_s)
             self._end(Ending.FINISHED)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol, TypeAlias
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.handover import CONNECTOR_NAME, RULES, HandoverSetting, Network
+from loadtest.sim.handover import CONNECTOR_NAME, HandoverSetting, Network
 from loadtest.sim.link import EventLink
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
@@ -30,18 +29,8 @@ from router.residency.residency_map import ResidencyMap
 MODEL = "model"
 LOAD_INTERVAL_S = 1.0
 """Interval at which workers' load gauges are read, as in the watcher."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """Delay of vLLM's publisher thread in seconds, and the share of KV event batches that get lost.
-
-    With `kv_replays` the publisher sends lost batches again.
-    """
-
-    kv_event_s: float = 0.002
-    kv_lost_share: float = 0.0
-    kv_replays: bool = True
+KV_EVENT_S = 0.002
+"""Delay of vLLM's publisher thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +55,7 @@ class SimulatedGateway:
     """Places calls on workers.
 
     `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, it gets
-    the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
-    Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With
+    the workers' KV events in vLLM's wire format, late. Otherwise the workers say that they publish none. With
     `handover` the workers have roles, and KV caches move over the `network`. The gateway reads the workers' loads while
     `more` returns true; by default, while any event is pending.
     """
@@ -80,20 +68,15 @@ class SimulatedGateway:
         policy: Policy,
         spec: PolicySpec,
         *,
-        delays: Delays,
+        kv_event_s: float = KV_EVENT_S,
         publishes_events: bool = True,
-        usage_share: float = 1.0,
         handover: HandoverSetting | None = None,
         network: Network | None = None,
         more: Callable[[], bool] | None = None,
         queue: MakeQueue | None = None,
-        seed: int = 0,
     ) -> None:
-        self._usage_share = usage_share
-        self._usage_draws = Random(f"usage {seed}")
         self._handover = handover
         self.network = network
-        self._pays = RULES["never" if handover is None else handover.rule]
         config = None if handover is None else handover.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
         self.core = DecisionCore(self.fleet, residency, policy, spec=spec, handover=config)
@@ -105,9 +88,7 @@ class SimulatedGateway:
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
-                lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
-                link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
-                worker.on_events.append(link.published)
+                worker.on_events.append(EventLink(time, published, slot, kv_event_s).published)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.core.tickets.on_prefills_done.append(self._held_calls.relieved)
         self.queue = None if queue is None else queue(self)
@@ -116,10 +97,6 @@ class SimulatedGateway:
     @property
     def workers(self) -> Collection[EngineWorker]:
         return self._workers.values()
-
-    def tells_usage(self) -> bool:
-        """Return whether the answer that ends now reports its usage."""
-        return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
         """Count the tokens that the streams have received; it suffices to do so before each decision."""
@@ -172,8 +149,8 @@ class SimulatedGateway:
         if self._handover is None:
             return None
         now_s = self.time.now_s
-        plan = self.core.planner.pair(request, now_s, even_if_dearer=True)
-        if not isinstance(plan, LegPlan) or not self._pays(plan):
+        plan = self.core.planner.pair(request, now_s, even_if_dearer=self._handover.even_if_dearer)
+        if not isinstance(plan, LegPlan):
             return None
         decode = self.core.planner.reserve(request, plan, now_s)
         prefill = decode.prefill
@@ -288,10 +265,6 @@ class HeldCalls:
             return None
         call.hear(answer)
         return answer.ticket.candidate.id if isinstance(answer, Placed) and answer.prefill is None else None
-
-
-def _losses(share: float, rng: Random) -> Callable[[], bool] | None:
-    return (lambda: rng.random() < share) if share else None
 
 
 def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from loadtest.sim.virtual_time import VirtualTime
 from router.config.model import HandoverConfig
-from router.placement.handover.plan import LegPlan
 
 CONNECTOR_NAME: Final = "nixl_pull"
 """The workers' KV connector, which decides in what order the steps of a handover come."""
@@ -20,15 +19,16 @@ _DONE_TOKENS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class HandoverSetting:
-    """Roles of the first workers, and how KV caches move. `rule` is one of `RULES`.
+    """Roles of the first workers, and how KV caches move. `even_if_dearer`: two workers share every request that they
+    can.
 
     Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
     """
 
     roles: tuple[str, ...]
-    rule: str = "cost"
     tokens_per_s: float = 100_000.0
     latency_s: float = 0.005
+    even_if_dearer: bool = False
 
     @property
     def config(self) -> HandoverConfig:
@@ -39,14 +39,6 @@ class HandoverSetting:
     def network(self, time: VirtualTime) -> Network:
         """Return the network that all workers share."""
         return Network(time, self.tokens_per_s, self.latency_s)
-
-
-RULES: Mapping[str, Callable[[LegPlan], bool]] = {
-    "cost": lambda plan: plan.cost.pays,
-    "always": lambda plan: True,
-    "never": lambda plan: False,
-}
-"""Whether the cheapest pair is used: by the gateway's own rule, always or never."""
 
 
 class Transfer:

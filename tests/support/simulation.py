@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.gateway import KV_EVENT_S, SimulatedGateway
 from loadtest.sim.handover import HandoverSetting
 from loadtest.sim.outcome import Outcome
 from loadtest.sim.sessions import Session
@@ -28,8 +28,7 @@ class Setting:
     policy: PolicySpec = field(default_factory=PolicySpec)
     make_residency: MakeResidency = lambda time: ResidencyMap()
     publishes_events: bool = True
-    usage_share: float = 1.0
-    delays: Delays = field(default_factory=Delays)
+    kv_event_s: float = KV_EVENT_S
     request_s: float = 0.0005
     response_s: float = 0.0005
     handover: HandoverSetting | None = None
@@ -57,9 +56,8 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         setting.make_residency(time),
         build_policy(setting.policy, random.Random(setting.seed)),
         setting.policy,
-        delays=setting.delays,
+        kv_event_s=setting.kv_event_s,
         publishes_events=setting.publishes_events,
-        usage_share=setting.usage_share,
         handover=setting.handover,
         network=None if setting.handover is None else setting.handover.network(time),
     )

@@ -147,7 +147,7 @@ def test_cells_of_other_code_are_said_to_be_left_out_and_are_run_again(copied, c
 
 def test_other_settings_are_other_cells(copied):
     out, here = copied
-    assert start(out, "--network-s", "0.001") == 130
+    assert start(out, "--jitter", "0.01") == 130
     assert here.ran == 0, "nothing that is kept was taken for them"
 
 

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, HeldCall, Placed, Rejected, SimulatedGateway, facts_of
+from loadtest.sim.gateway import HeldCall, Placed, Rejected, SimulatedGateway, facts_of
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -18,7 +18,7 @@ def build(spec):
     def make():
         time, built = VirtualTime(), build_policy(PolicySpec("lpwl"), Random(0))
         engines = [EngineWorker(time, f"w{number}", spec, number) for number in range(2)]
-        gateway = SimulatedGateway(time, engines, ResidencyMap(), built, PolicySpec("lpwl"), delays=Delays())
+        gateway = SimulatedGateway(time, engines, ResidencyMap(), built, PolicySpec("lpwl"))
         return time, gateway, Clients(time, gateway, 0.0)
 
     return make

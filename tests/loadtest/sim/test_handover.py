@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.sim.gateway import Delays
 from loadtest.sim.handover import HandoverSetting
 from loadtest.sim.outcome import Ending
 from tests.support.simulation import Setting, simulate
 
-NO_DELAYS = {"delays": Delays(kv_event_s=0.0), "request_s": 0.0, "response_s": 0.0}
-ALWAYS = HandoverSetting(("prefill", "decode"), "always", tokens_per_s=1_000.0, latency_s=0.1)
+NO_DELAYS = {"kv_event_s": 0.0, "request_s": 0.0, "response_s": 0.0}
+ALWAYS = HandoverSetting(("prefill", "decode"), tokens_per_s=1_000.0, latency_s=0.1, even_if_dearer=True)
 
 
 @pytest.fixture
@@ -83,11 +82,8 @@ def test_a_prompt_that_fits_nowhere_is_rejected(play, make_call, make_session):
     assert outcome.ending is Ending.REJECTED
 
 
-def test_the_rules_differ_in_what_they_hand_over(play, make_call, make_session):
-    def shared(rule):
-        sessions = [make_session("s", make_call(range(8), [50]), make_call(range(20, 24), [50], pause_s=1.0))]
-        return [one.prefilled_by is not None for one in play(sessions, replace(ALWAYS, rule=rule)).outcomes]
-
-    assert shared("always") == [True, True]
-    assert shared("never") == [False, False]
-    assert shared("cost") == [False, False]  # an idle worker needs no help
+@pytest.mark.parametrize("even_if_dearer", [True, False])
+def test_two_workers_share_what_costs_less_or_everything(play, make_call, make_session, even_if_dearer):
+    sessions = [make_session("s", make_call(range(8), [50]), make_call(range(20, 24), [50], pause_s=1.0))]
+    outcomes = play(sessions, replace(ALWAYS, even_if_dearer=even_if_dearer)).outcomes
+    assert [one.prefilled_by is not None for one in outcomes] == [even_if_dearer] * 2  # an idle worker needs no help

@@ -107,26 +107,3 @@ def test_removals_that_follow_each_other_travel_as_one(time, residency):
     link.published([CacheCleared(), stored(9)])
     time.run()
     assert [tokens_found(residency, chain)[0] for chain in ([1], [9])] == [0, 4]
-
-
-def test_lost_batches_are_replayed(time, residency):
-    link = EventLink(time, residency, 0, 0.5, lost=iter([False, True, False, False]).__next__)
-    for at_s, event in enumerate([stored(1), stored(2, parent=1), stored(3, parent=2), BlocksEvicted((3,))]):
-        time.at(10.0 * at_s, link.published, [event])
-    time.run(until_s=20.4)
-    assert tokens_found(residency, [1, 2, 3]) == (4, Residency.EXACT), "nobody has noticed so far"
-    time.run(until_s=21.4)
-    assert tokens_found(residency, [1, 2, 3]) == (4, Residency.UNKNOWN), "it has been asked for"
-    time.run(until_s=21.6)
-    assert tokens_found(residency, [1, 2, 3]) == (12, Residency.EXACT)
-    time.run()
-    assert tokens_found(residency, [1, 2, 3]) == (8, Residency.EXACT)
-
-
-def test_without_replay_the_view_is_relearned(time, residency):
-    link = EventLink(time, residency, 0, 0.0, lost=iter([False, True, False]).__next__, replays=False)
-    for event in (stored(1), stored(2, parent=1), stored(7)):
-        link.published([event])
-    time.run()
-    assert tokens_found(residency, [1]) == (0, Residency.APPROXIMATE)
-    assert tokens_found(residency, [7]) == (4, Residency.APPROXIMATE)

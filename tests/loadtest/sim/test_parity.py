@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.sim import gateway as simulated
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.gateway import SimulatedGateway
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -129,7 +129,7 @@ def record(policy, sessions, monkeypatch):
     monkeypatch.setattr(simulated, "DecisionCore", core)
     workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
     built = build_policy(PolicySpec(policy), Random(POLICY_SEED))
-    gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy), delays=Delays())
+    gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy))
     clients = Clients(time, gateway, 0.0005)
     for session in sessions:
         clients.play(session)

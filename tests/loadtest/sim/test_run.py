@@ -4,12 +4,11 @@ from random import Random
 
 import pytest
 
-from loadtest.sim.gateway import Delays
 from loadtest.sim.outcome import Ending
 from tests.support.simulated_conversations import Shape, conversations, small_workers
 from tests.support.simulation import Setting, simulate
 
-NO_DELAYS = {"delays": Delays(kv_event_s=0.0), "request_s": 0.0, "response_s": 0.0}
+NO_DELAYS = {"kv_event_s": 0.0, "request_s": 0.0, "response_s": 0.0}
 SMALL = Shape(
     sessions=30,
     starts_per_s=8.0,
@@ -100,13 +99,3 @@ def test_without_contention_the_exact_view_is_right_every_time():
     run = simulate(Setting(small_workers()), sessions)
     assert all(one.predicted_tokens == one.cached_tokens for one in run.outcomes)
     assert sum(one.cached_tokens for one in run.outcomes) > 0
-
-
-def test_reports_can_be_withheld(spec, make_call, make_session):
-    """The model counts the answer's events where no usage block says how long it was: the next turn finds it."""
-    first, answer = range(6), [50, 51, 52]
-    second = make_call([*first, *answer, 60, 61], [70], pause_s=1.0)
-    sessions = [make_session("s", make_call(first, answer), second)]
-    setting = Setting((spec,), publishes_events=False, usage_share=0.0, **NO_DELAYS)
-    outcomes = simulate(setting, sessions).outcomes
-    assert [(one.predicted_tokens, one.cached_tokens) for one in outcomes] == [(0, 0), (8, 8)]

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.gateway import SimulatedGateway
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
@@ -58,7 +58,6 @@ class Simulated:
             ResidencyMap(),
             build_policy(policy, random.Random(0)),
             policy,
-            delays=Delays(),
             publishes_events=events,
         )
         self.measurements = Measurements(window_s=3_600.0)
