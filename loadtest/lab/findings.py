@@ -13,13 +13,13 @@ from loadtest.lab.study import Study
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a result, its format, and whether higher is better (None: neither)."""
+    """One number of a result, its format, and whether higher is better."""
 
     name: str
     title: str
     of: Callable[[Result], float]
     form: str
-    higher_is_better: bool | None = False
+    higher_is_better: bool = False
 
 
 MEASURES = (
@@ -34,7 +34,6 @@ MEASURES = (
     Measure("reuse_share", "hit / reusable tokens", lambda one: one.measures.all.reuse_share, ".3f", True),
     Measure("amplification", "prefill amplification", lambda one: one.measures.amplification, ".2f"),
     Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
-    Measure("handed_over_share", "handed over, share", lambda one: one.measures.all.handed_over_share, ".3f", None),
 )
 
 
@@ -54,17 +53,13 @@ class Findings:
     def loads(self) -> Sequence[float]:
         return self.study.loads
 
-    def measures(self) -> list[Measure]:
-        handover = self.study.setting.handover is not None
-        return [one for one in MEASURES if handover or one.name != "handed_over_share"]
-
     def at(self, policy: str, load: float) -> list[Result]:
         """Return one rule's results at one load, by seed."""
         return [one for one in self.results if one.cell["policy"] == policy and one.cell["load"] == load]
 
     def standings(self, measure: Measure, load: float) -> list[Standing]:
         values = {policy: [measure.of(one) for one in self.at(policy, load)] for policy in self.policies}
-        return standings(values, higher_is_better=bool(measure.higher_is_better))
+        return standings(values, higher_is_better=measure.higher_is_better)
 
     def kinds(self) -> list[str]:
         """Return the kinds of calls; empty if there is only one."""

@@ -5,19 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
-from loadtest.lab.models import TIMEOUT_S, models_of, register_models, seconds
+from loadtest.lab.models import TIMEOUT_S, models_of, register_models
 from loadtest.lab.policies import parse_policy
-from loadtest.sim.handover import HandoverSetting
 from policies.registry import PolicyError, build_policy, policy_names
-from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL
-
-_TRANSFER = HandoverSetting(())
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +43,6 @@ def register(parser: argparse.ArgumentParser) -> None:
             "--window-s": "seconds of the trace per seed (default 1200)",
         },
     )
-    _register_handover(parser)
     register_models(parser)
 
 
@@ -67,37 +61,10 @@ def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], 
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
 
 
-def _register_handover(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("KV handover", "workers with roles; the others need --roles")
-    group.add_argument(
-        "--roles",
-        type=roles,
-        metavar="ROLE=N[,ROLE=N...]",
-        help="roles of the first workers, as in prefill=2,decode=2: prefill, decode, or mixed, which does both; the"
-        " others have no KV connector",
-    )
-    for name, (_, kind, metavar, text) in _HANDOVER.items():
-        group.add_argument(name, type=kind, metavar=metavar, help=text)
-
-
 def setting(args: argparse.Namespace) -> Setting:
     """Return the setting that all cells share."""
     fleet = Fleet(args.workers, args.profile)
-    return Setting(fleet, args.slo, models_of(args), args.window_s, _handover(args))
-
-
-def _handover(args: argparse.Namespace) -> HandoverSetting | None:
-    """Return the roles and the flags that go with them; None without roles."""
-    if args.roles is None:
-        return None
-    given = {_HANDOVER[name][0]: value for name, value in _handover_flags(args).items()}
-    return HandoverSetting(tuple(role for role, count in args.roles.items() for _ in range(count)), **given)
-
-
-def _handover_flags(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags of handovers that are given, with their values."""
-    values = {name: getattr(args, name[2:].replace("-", "_")) for name in _HANDOVER}
-    return {name: value for name, value in values.items() if value is not None}
+    return Setting(fleet, args.slo, models_of(args), args.window_s)
 
 
 def problem(args: argparse.Namespace) -> str | None:
@@ -111,11 +78,6 @@ def problem(args: argparse.Namespace) -> str | None:
         return (
             f"--slo: clients leave after {TIMEOUT_S:g} s, so no load would ever miss a TTFT of {args.slo.ttft_ms:g} ms"
         )
-    if args.roles is None:
-        for alone in _handover_flags(args):
-            return f"{alone} needs --roles, as in --roles prefill=2,decode=2"
-    elif sum(args.roles.values()) > args.workers:
-        return f"--roles names {sum(args.roles.values())} workers, and --workers is {args.workers}; name fewer"
     return None
 
 
@@ -151,36 +113,3 @@ def slo(text: str) -> Slo:
         return Slo(above_zero(ttft), above_zero(tpot))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not TTFT_MS:TPOT_MS; write two times, as in 2000:100") from None
-
-
-def roles(text: str) -> dict[str, int]:
-    """Parse counts of roles, among which at least two workers can form a pair."""
-    found: dict[str, int] = {}
-    for one in text.split(","):
-        role, _, count = one.partition("=")
-        if role not in (PREFILL, DECODE, MIXED) or role in found or not (count.isdecimal() and int(count)):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not ROLE=N[,ROLE=N...] with the roles prefill, decode, mixed"
-            )
-        found[role] = int(count)
-    if sum(found.values()) < 2 or found.keys() in ({PREFILL}, {DECODE}):
-        raise argparse.ArgumentTypeError(f"{text!r} has no pair of workers; write as in prefill=2,decode=2 or mixed=4")
-    return found
-
-
-_HANDOVER: dict[str, tuple[str, Callable[[str], Any], str, str]] = {
-    "--transfer-tokens-per-s": (
-        "tokens_per_s",
-        above_zero,
-        "N",
-        "KV cache that one worker's network card sends and receives per second; transfers share it"
-        f" (default {_TRANSFER.tokens_per_s:g})",
-    ),
-    "--transfer-latency-s": (
-        "latency_s",
-        seconds,
-        "S",
-        f"time from the start of a transfer to its first byte (default {_TRANSFER.latency_s:g})",
-    ),
-}
-"""Flags with their field of `HandoverSetting`, type, metavar and help."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from backends.engine.profile import load_profile
 from loadtest.lab import flags, tables
 from loadtest.lab.cell import code_version
-from loadtest.lab.findings import Findings, verdict
+from loadtest.lab.findings import MEASURES, Findings, verdict
 from loadtest.lab.progress import watched
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
@@ -74,7 +74,7 @@ def _as_json(findings: Findings) -> dict[str, Any]:
         "standings": [
             {"load": load, "measure": measure.name, **asdict(standing), "verdict": verdict(standing)}
             for load in findings.loads
-            for measure in findings.measures()
+            for measure in MEASURES
             for standing in findings.standings(measure, load)
         ],
         "cells": findings.results,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from rich.console import Console
 
-from loadtest.lab.cell import Setting
 from loadtest.lab.findings import MEASURES, READING, Findings, Measure, figure
 from loadtest.report.sheet import Sheet, print_sheet
 
@@ -28,7 +26,7 @@ def summary(findings: Findings) -> str:
     study, one = findings.study, findings.saturation
     fleet, slo = study.setting.fleet, study.setting.slo
     return (
-        f"{study.trace}: {fleet.workers} x {fleet.profile}{_roles(study.setting)},"
+        f"{study.trace}: {fleet.workers} x {fleet.profile},"
         f" SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
         f" {study.seeds} seed(s) of {study.setting.window_s:g} s of the trace.\n"
         f"Load 1.0, where {one.policy}'s p90 TTFT crosses the SLO: {one.arrivals_per_s:.2f} calls/s,"
@@ -36,17 +34,9 @@ def summary(findings: Findings) -> str:
     )
 
 
-def _roles(setting: Setting) -> str:
-    handover = setting.handover
-    if handover is None:
-        return ""
-    counts = ", ".join(f"{count} {role}" for role, count in Counter(handover.roles).items())
-    return f" ({counts})"
-
-
 def sheets(findings: Findings) -> Iterator[Sheet]:
     """Yield the tables: rules by measures for each load, and rules by kinds of calls."""
-    measures = findings.measures()
+    measures = MEASURES
     for load in findings.loads:
         yield _rules(findings, load, "times", measures[:TIMES])
         yield _rules(findings, load, "placement", measures[TIMES:])

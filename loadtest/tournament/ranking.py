@@ -66,7 +66,7 @@ def matches(
     for workload in scores.workloads if workloads is None else workloads:
         for load in scores.loads:
             for measure in measures:
-                up = bool(measure.higher_is_better)
+                up = measure.higher_is_better
                 found = workload.standings(measure, load)
                 yield Match(workload, load, measure, sorted(found, key=lambda one: -one.mean if up else one.mean))
 

@@ -69,7 +69,7 @@ class Workload(msgspec.Struct, frozen=True):
     def standings(self, measure: Measure, load: float) -> list[Standing]:
         """Compare the rules at one load, in the order of `policies`."""
         values = {row.policy: row.values[measure.name] for row in self.rows if row.load == load}
-        return standings(values, higher_is_better=bool(measure.higher_is_better))
+        return standings(values, higher_is_better=measure.higher_is_better)
 
 
 class Scores(msgspec.Struct, frozen=True):

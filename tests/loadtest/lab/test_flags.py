@@ -10,7 +10,6 @@ from loadtest.lab import command
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
 from loadtest.lab.models import Models, flag
-from loadtest.sim.handover import HandoverSetting
 
 RIGHT = {
     "--trace": "generator:multi_turn",
@@ -40,20 +39,9 @@ def test_a_flag_not_given_has_the_models_default_and_every_model_has_a_flag():
     assert setting(parsed(*given)).models == Models(speed_spread=0.5, async_scheduling=False, chunk_tokens=512)
 
 
-def test_roles_bring_handovers():
-    assert setting(parsed()).handover is None
-    given = "--roles", "decode=1,prefill=2", "--transfer-tokens-per-s", "5e4"
-    args = parsed(*given, workers="4")
-    assert problem(args) is None
-    expected = HandoverSetting(("decode", "prefill", "prefill"), tokens_per_s=5e4)
-    assert setting(args).handover == expected
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--transfer-latency-s", "1"), "--transfer-latency-s needs --roles"),
-        (("--roles", "prefill=2,decode=1"), "--roles names 3 workers, and --workers is 2; name fewer"),
         (("--warm-up-s", "1200"), "--warm-up-s 1200 leaves nothing of --window-s 1200"),
         (("--slo", "300000:100"), "--slo: clients leave after 300 s, so no load would ever miss a TTFT of 300000 ms"),
     ],
@@ -79,10 +67,6 @@ def test_flags_that_do_not_go_together_are_named(given, says):
         ({"profile": "h100"}, "--profile: no profile"),
         ({"jitter": "1"}, "--jitter: '1' is not a share; write a number from 0 to below 1"),
         ({"warm-up-s": "soon"}, "--warm-up-s: 'soon' is not a time; write seconds, 0 or more"),
-        ({"roles": "prefill=2"}, "--roles: 'prefill=2' has no pair of workers; write as in prefill=2,decode=2 or"),
-        ({"roles": "mixed=1"}, "has no pair of workers"),
-        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not ROLE=N[,ROLE=N...] with the roles prefill, decode, mixed"),
-        ({"roles": "prefill=2,decode=0"}, "is not ROLE=N"),
     ],
     ids=str,
 )
