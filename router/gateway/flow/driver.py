@@ -37,6 +37,7 @@ log = logging.getLogger("warmroute.gateway")
 SHUT_DOWN = "the gateway is shutting down"
 _IDENTIFIED: Final = (Event.IDENTIFIED, None)
 _OFFERED: Final = (Event.OFFERED, None)
+_HANDED_ON: Final = (Event.HANDED_ON, None)
 
 
 class RequestDriver:
@@ -187,11 +188,15 @@ class RequestDriver:
         except Exception:
             self.crashed()
 
-    def hand_over(self) -> None:
+    def hand_over(self) -> bool:
         try:
-            self.take(resuming.hand_over(self._services, self._outbound))
+            plan = resuming.movable(self._outbound)
+            if plan is not None and not resuming.find_place(self._services, self._outbound, plan, self):
+                return False
+            self.take(None if plan is None else _HANDED_ON)
         except Exception:
             self.crashed()
+        return True
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         try:

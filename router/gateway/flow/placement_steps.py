@@ -28,7 +28,7 @@ def place(services: GatewayServices, outbound: OutboundRequest, _: object = None
     started_s = perf_counter()
     waited = _WAITED.get(flow.state, Waited.NOWHERE)
     placed = services.placements.place(outbound, request, waited, flow.since_s, now_s)
-    _decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
+    decided(outbound, placed.noted if isinstance(placed, SharedPlacement) else placed, now_s, started_s)
     return placed
 
 
@@ -43,7 +43,7 @@ def retry(services: GatewayServices, outbound: OutboundRequest, attempt: Attempt
             return place(services, outbound)
     started_s = perf_counter()
     again = services.edges.retry(outbound, attempt, now_s)
-    _decided(outbound, again, now_s, started_s)
+    decided(outbound, again, now_s, started_s)
     return again
 
 
@@ -59,11 +59,11 @@ def place_expired(services: GatewayServices, outbound: OutboundRequest, now_s: f
     found = isinstance(placed, Ticket)
     services.metrics.queue.observe(now_s - outbound.flow.since_s, ("true" if found else "false",))
     if found:
-        _decided(outbound, placed, now_s, perf_counter())
+        decided(outbound, placed, now_s, perf_counter())
     return placed
 
 
-def _decided(
+def decided(
     outbound: OutboundRequest, placed: Ticket | Queued | Held | RequestError, now_s: float, started_s: float
 ) -> None:
     for layer in outbound.layers:

@@ -200,11 +200,16 @@ class RequestPlan(SharedPlacement):
 class ResumingPlan(RequestPlan):
     """A plan of one leg, by which an answer goes on after its worker has died. What it says is the rest of the answer.
 
-    `request` is placed in place of the client's, and not at the endpoint `lost`.
+    `request` is placed in place of the client's, and not at the endpoint `lost`. `ticket` is its placement, if that was
+    made while the answer still came from its worker.
     """
 
-    __slots__ = ("lost", "request")
+    __slots__ = ("lost", "request", "ticket")
 
     def __init__(self, request: Request, lost: str) -> None:
         self.request = request
         self.lost = lost
+        self.ticket: Ticket | None = None
+
+    def stays(self) -> None:
+        """Release what the plan holds: no worker has a place, and the answer stays where it is."""

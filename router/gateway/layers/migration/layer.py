@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from router.config.model import RouteConfig
+from router.gateway.flow.resuming import DRAIN
 from router.gateway.layers.migration.continuation_body import ContinuationBody
 from router.gateway.layers.migration.drains import Drains, MovableRequest
 from router.gateway.layers.migration.eligibility import ON_ARRIVAL, Ineligible, fields_of, refusal
@@ -16,13 +17,20 @@ from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.request_fields import TrackedFields
 from router.gateway.layers.migration.resumed_prompt import resumed_prompt
-from router.gateway.layers.migration.resumed_stream import LegAfterDeath, RestartedStream, ResumedStream
+from router.gateway.layers.migration.resumed_stream import (
+    RESUMED,
+    Death,
+    LegAfterDeath,
+    RestartedStream,
+    ResumedStream,
+)
 from router.gateway.layers.migration.settings import MigrationSettings
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.gateway.layers.migration.whole_tokens import WholeTokens
 from router.metrics.instruments import Reading
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState
+from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.requests.layer import LayeredAttempt, LayeredRequest, Rewrite, RewriteFeature, settings_by_route
 from router.requests.metrics import GatewayMetrics
@@ -35,7 +43,6 @@ _ONCE: Final = (Ineligible.OPTED_OUT, Ineligible.SIGNED, Ineligible.SEVERAL_ANSW
 """Requests that do not begin again, although the client has the role alone."""
 AGAIN_BYTES: Final = 65_536
 """Larger bodies are not kept for an answer that may have to begin again."""
-DRAIN: Final = "drain"
 TRACKED: Final = "tracked"
 
 
@@ -58,7 +65,7 @@ class Migration(RewriteFeature):
         self.metrics = metrics
         self.time = loop.time
         self.permits = Permits(loop, lambda: self._prefills_per_worker * fleet.serving)
-        self.drains = Drains(fleet, loop, running, self.permits)
+        self.drains = Drains(fleet, loop, running, self.permits, self._drain_after_s)
         self._whole: dict[str | None, WholeTokens] = {}
         self.counts = dict.fromkeys((TRACKED, *ON_ARRIVAL), 0)
 
@@ -77,6 +84,10 @@ class Migration(RewriteFeature):
 
     def of(self, route: str) -> MigrationSettings | None:
         return self._by_route.get(route)
+
+    def _drain_after_s(self, route: str) -> float | None:
+        settings = self._by_route.get(route)
+        return None if settings is None else settings.drain_after_s
 
     def whole_tokens(self, model: str | None) -> WholeTokens:
         known = self._whole.get(model)
@@ -109,7 +120,7 @@ class MigrationRewrite(Rewrite):
     """One stream: whether it can go on elsewhere, what is known of it, and how often it has."""
 
     __slots__ = (
-        "_again", "_asks", "_body", "_counted", "_feature", "_holds", "_leg", "_moves", "_refused_ids", "_request",
+        "_again", "_asks", "_body", "_counted", "_feature", "_leg", "_moves", "_refused_ids", "_request",
         "_salt", "_settings", "_stream",
     )  # fmt: skip
 
@@ -120,7 +131,6 @@ class MigrationRewrite(Rewrite):
         self._counted = self._refused_ids = False
         self._asks = False
         """The client asked for the ids itself."""
-        self._holds = False
         self._salt: str | None = None
         self._body: ContinuationBody | None = None
         self._stream: TrackedStream | None = None
@@ -173,7 +183,7 @@ class MigrationRewrite(Rewrite):
         self._stream.asks_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
         self._body = ContinuationBody(path, body, fields)
         self._leg = LegFilter(self._stream, made.answer_filter, self.may_go_on, holds=asks or logprobs)
-        self._asks, self._holds = asks, asks or logprobs
+        self._asks = asks
         if not asks:
             question = appended(body, b"return_token_ids", b"true")
             assert question is not None  # the body was decoded as an object
@@ -209,31 +219,22 @@ class MigrationRewrite(Rewrite):
         budget = body.budget(stream.clean)
         return Ineligible.FINISHED if budget is not None and budget <= 0 else None
 
-    def _leaves(self, endpoint_id: str) -> bool:
-        """Return whether the answer leaves an endpoint that drains."""
-        after_s = None if self._settings is None else self._settings.drain_after_s
-        return after_s is not None and self._feature.drains.lasted_s(endpoint_id) >= after_s
-
     def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float, preamble: bytes) -> LegAfterDeath | None:
-        answer_filter, lost = attempt.answer_filter, attempt.ticket.candidate.endpoint.id
-        drains = trigger == DRAIN
-        if drains and not self._leaves(lost):
-            return None
-        trigger = trigger if answer_filter is None else answer_filter.broken or trigger
-        tracked, moves = isinstance(answer_filter, LegFilter), self._settings is not None
-        why = self._why_not(dies=not drains) if tracked else self._why_not_again(preamble, dies=not drains)
-        if moves and why is None and self._feature.pool_lost(lost, attempt.ticket.request.model):
+        ended, request, dies = attempt.answer_filter, attempt.ticket.request, trigger != DRAIN
+        tracked, moves = isinstance(ended, LegFilter), self._settings is not None
+        death = Death(attempt.ticket.candidate.endpoint.id, (ended.broken if ended else "") or trigger, read_s)
+        why = self._why_not(dies=dies) if tracked else self._why_not_again(preamble, dies=dies)
+        if moves and why is None and self._feature.pool_lost(death.lost, request.model):
             why = Ineligible.POOL_LOST
         if why is not None or not moves:
-            if tracked and not drains:
-                self._feature.metrics.migrations.add(1.0, (trigger, str(why)))
+            if tracked and dies:
+                self._feature.metrics.migrations.add(1.0, (death.trigger, str(why)))
             return None
-        self._moves += not drains
-        if isinstance(answer_filter, LegFilter):
-            return self._rest(attempt, answer_filter, lost, trigger, read_s)
-        again, request = self._again, attempt.ticket.request
-        assert again is not None
-        return RestartedStream(self, request, lost, self._feature.permits, trigger, read_s, again, preamble)
+        self._moves += dies
+        if isinstance(ended, LegFilter):
+            return self._rest(request, attempt.ticket.candidate.block_tokens, death, ended)
+        assert self._again is not None
+        return RestartedStream(self, request, death, self._again, preamble)
 
     def _why_not_again(self, preamble: bytes, *, dies: bool) -> Ineligible | None:
         """Return why an answer that cannot go on cannot begin again either."""
@@ -242,24 +243,19 @@ class MigrationRewrite(Rewrite):
             return Ineligible.NO_IDS
         return Ineligible.LIMIT if dies and self._moves >= settings.limit else None
 
-    def _rest(
-        self, attempt: LayeredAttempt, answer_filter: LegFilter, lost: str, trigger: str, read_s: float
-    ) -> ResumedStream:
-        feature, stream, body, request = self._feature, self._stream, self._body, attempt.ticket.request
+    def _rest(self, request: Request, block_tokens: int, death: Death, ended: LegFilter) -> ResumedStream:
+        stream, body = self._stream, self._body
         assert stream is not None and body is not None
-        ids = stream.cut()
-        request = resumed_prompt(request, ids, attempt.ticket.candidate.block_tokens, self._salt)
-        request = msgspec.structs.replace(request, max_tokens=body.budget(len(stream.output)))
-        return ResumedStream(
-            self, request, lost, feature.permits, trigger, read_s, stream, ids, body, answer_filter.inner,
-            holds=self._holds,
-        )  # fmt: skip
+        request = resumed_prompt(request, stream.ids(), block_tokens, self._salt)
+        request = msgspec.structs.replace(request, max_tokens=body.budget(stream.clean))
+        return ResumedStream(self, request, death, stream, body, ended)
 
-    def time(self) -> float:
-        return self._feature.time()
+    @property
+    def permits(self) -> Permits:
+        return self._feature.permits
 
-    def settled(self, trigger: str, outcome: str, gap_s: float | None) -> None:
+    def settled(self, death: Death, outcome: str) -> None:
         metrics = self._feature.metrics
-        metrics.migrations.add(1.0, (trigger, outcome))
-        if gap_s is not None:
-            metrics.migration_gaps.observe(gap_s)
+        metrics.migrations.add(1.0, (death.trigger, outcome))
+        if outcome == RESUMED:
+            metrics.migration_gaps.observe(self._feature.time() - death.read_s)

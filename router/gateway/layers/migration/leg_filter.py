@@ -28,7 +28,7 @@ class LegFilter(ChainedFilter):
     quick: ClassVar[bool] = True
     """Events of one token need no more than `TrackedStream.note_token`."""
     held_bytes: ClassVar[int] = 16_777_216  # the first event has all ids of the prompt
-    __slots__ = ("_done", "_held", "_holds", "_may_go_on", "stream")
+    __slots__ = ("_done", "_held", "_may_go_on", "holds", "stream")
 
     def __init__(
         self, stream: TrackedStream, inner: AnswerFilter | None, may_go_on: Callable[[], bool], *, holds: bool
@@ -38,7 +38,7 @@ class LegFilter(ChainedFilter):
         super().__init__(inner)
         self.stream = stream
         self._may_go_on = may_go_on
-        self._holds = holds
+        self.holds = holds
         self._held: list[bytes] = []
         self._done = False
 
@@ -80,7 +80,7 @@ class LegFilter(ChainedFilter):
             return b""
         event = self._passed(event)
         stream = self.stream
-        waits = stream.lost is None and not stream.shown and _has_token(event) and (self._holds or stream.unclear)
+        waits = stream.lost is None and not stream.shown and _has_token(event) and (self.holds or stream.unclear)
         if waits:
             self._held.append(event)
             stream.has_role = stream.has_role and b'"role"' not in event

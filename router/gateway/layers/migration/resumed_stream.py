@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from array import array
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from router.gateway.flow.plan import PlannedLeg, ResumingPlan
 from router.gateway.layers.migration.continuation_body import ContinuationBody
 from router.gateway.layers.migration.later_leg import LaterLeg
+from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.restarted_leg import RestartedLeg
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.placement.request import Request, Usage
 from router.placement.tickets import Held, Ticket
-from router.requests.outgoing import AnswerFilter, OutgoingBody
+from router.requests.outgoing import OutgoingBody
 from router.requests.queues.request import WaitingRequest
 
 RESUMED, FAILED = "resumed", "failed"
@@ -25,55 +25,58 @@ _TURN: Final = Held(None, math.inf)
 class ResumingRequest(Protocol):
     """The request whose answer goes on: `router.gateway.layers.migration.layer.MigrationRewrite`."""
 
+    @property
+    def permits(self) -> Permits: ...
+
     def may_go_on(self) -> bool: ...
 
-    def settled(self, trigger: str, outcome: str, gap_s: float | None) -> None:
-        """Count what became of the leg. `gap_s` is the time that the client waited for the next text."""
+    def settled(self, death: Death, outcome: str) -> None:
+        """Count what became of the leg."""
 
-    def time(self) -> float: ...
+
+class Death(NamedTuple):
+    """The end of a leg at the endpoint `lost`: what showed it, and when the last byte of its answer came."""
+
+    lost: str
+    trigger: str
+    read_s: float
 
 
 class LegAfterDeath(ResumingPlan):
-    """One leg after a death. `request` is placed as any other, and not at `lost`.
+    """One leg after a death. `request` is placed as any other, and not at the endpoint that is lost.
 
     The permit limits how many prompts of such legs are computed at once.
     """
 
-    __slots__ = ("_began", "_of", "_permit", "_permits", "_settled", "_since_s", "_trigger")
+    __slots__ = ("_began", "_death", "_of", "_permit", "_settled")
 
-    def __init__(
-        self, of: ResumingRequest, request: Request, lost: str, permits: Permits, trigger: str, since_s: float
-    ) -> None:
-        """`since_s` is when the last byte of the answer came."""
-        super().__init__(request, lost)
+    def __init__(self, of: ResumingRequest, request: Request, death: Death) -> None:
+        super().__init__(request, death.lost)
         self._of = of
-        self._permits = permits
-        self._permit = False
-        self._trigger = trigger
-        self._since_s = since_s
-        self._began = self._settled = False
+        self._death = death
+        self._began = self._permit = self._settled = False
 
     # the turn
 
     def turn(self) -> Held | None:
         if self._permit:
             return None
-        self._permit = self._permits.take()
+        self._permit = self._of.permits.take()
         return None if self._permit else _TURN
 
     def waits(self, request: WaitingRequest, held: Held) -> bool:
         if held is not _TURN:
             return False
-        self._permits.enter(request, self.request.arrived_s)
+        self._of.permits.enter(request, self.request.arrived_s)
         return True
 
     def leaves(self, request: WaitingRequest) -> None:
-        self._permits.leave(request)
+        self._of.permits.leave(request)
 
-    def _give_back(self) -> None:
+    def stays(self) -> None:
         if self._permit:
             self._permit = False
-            self._permits.give_back()
+            self._of.permits.give_back()
 
     # the attempt
 
@@ -86,7 +89,7 @@ class LegAfterDeath(ResumingPlan):
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         self._began = True
-        self._give_back()
+        self.stays()
 
     # the end
 
@@ -96,48 +99,40 @@ class LegAfterDeath(ResumingPlan):
     def _settle(self, outcome: str) -> None:
         if not self._settled:
             self._settled = True
-            gap_s = self._of.time() - self._since_s if outcome == RESUMED else None
-            self._of.settled(self._trigger, outcome, gap_s)
+            self._of.settled(self._death, outcome)
 
     def end(self, now_s: float) -> None:
-        self._give_back()
+        self.stays()
         self._settle(FAILED)
 
 
 class ResumedStream(LegAfterDeath):
     """The rest of an answer, by the ids P + G."""
 
-    __slots__ = ("_body", "_holds", "_ids", "_inner", "_leg", "_stream")
+    __slots__ = ("_body", "_ended", "_leg", "_stream")
 
     def __init__(
         self,
         of: ResumingRequest,
         request: Request,
-        lost: str,
-        permits: Permits,
-        trigger: str,
-        since_s: float,
+        death: Death,
         stream: TrackedStream,
-        ids: array[int],
         body: ContinuationBody,
-        inner: AnswerFilter | None,
-        *,
-        holds: bool,
+        ended: LegFilter,
     ) -> None:
-        super().__init__(of, request, lost, permits, trigger, since_s)
+        """`ended` is the filter of the leg before."""
+        super().__init__(of, request, death)
         self._stream = stream
-        self._ids = ids
         self._body = body
-        self._inner = inner
-        self._holds = holds
+        self._ended = ended
         self._leg: LaterLeg | None = None
 
     def own_body(self, ticket: Ticket, now_s: float) -> OutgoingBody | None:
-        given = len(self._stream.output)
-        self._leg = leg = LaterLeg(
-            self._stream, self._inner, self._of.may_go_on, self._ids, self.on_text, holds=self._holds
-        )
-        return OutgoingBody(self._body.of(self._ids, given), leg)
+        stream, ended = self._stream, self._ended
+        stream.cut()  # not before: an answer that leaves its worker may have to stay there
+        ids = stream.ids()
+        self._leg = LaterLeg(stream, ended.inner, self._of.may_go_on, ids, self.on_text, holds=ended.holds)
+        return OutgoingBody(self._body.of(ids, stream.clean), self._leg)
 
     def finished(self, ticket: Ticket, usage: Usage) -> Usage:
         """Return what the last worker has done: the usage of the answer is that of all legs."""
@@ -150,21 +145,18 @@ class RestartedStream(LegAfterDeath):
     __slots__ = ("_made", "_preamble")
 
     def __init__(
-        self,
-        of: ResumingRequest,
-        request: Request,
-        lost: str,
-        permits: Permits,
-        trigger: str,
-        since_s: float,
-        made: OutgoingBody,
-        preamble: bytes,
+        self, of: ResumingRequest, request: Request, death: Death, made: OutgoingBody, preamble: bytes
     ) -> None:
         """`made` is what the first worker got, and `preamble` what the client has."""
-        super().__init__(of, request, lost, permits, trigger, since_s)
-        self._made = made
+        super().__init__(of, request, death)
+        self._made: OutgoingBody | None = made
         self._preamble = preamble
 
     def own_body(self, ticket: Ticket, now_s: float) -> OutgoingBody | None:
-        leg = RestartedLeg(self._preamble, self._made.answer_filter, self.on_text)
-        return OutgoingBody(self._made.body, leg)
+        made = self._made
+        assert made is not None
+        return OutgoingBody(made.body, RestartedLeg(self._preamble, made.answer_filter, self.on_text))
+
+    def opened(self, ticket: Ticket, now_s: float) -> None:
+        super().opened(ticket, now_s)
+        self._made = None

@@ -88,12 +88,15 @@ class TrackedStream:
             return Ineligible.NO_IDS
         return Ineligible.FINISHED if self.finished else self.inside
 
-    def cut(self) -> array[int]:
-        """Cut G back to the text that the client has, and return P + G."""
+    def ids(self) -> array[int]:
+        """Return P + G, up to the text that the client has."""
         assert self.prompt is not None
+        return self.prompt + self.output[: self.clean]
+
+    def cut(self) -> None:
+        """Cut G back to the text that the client has: another worker goes on from there."""
         del self.output[self.clean :]
         self.unclear, self._new_text = False, 0
-        return self.prompt + self.output
 
     def note_token(self, event: bytes) -> bytes | None:
         """Note an event with one token and its text, as nearly all are, as `note` does; None for any other event."""

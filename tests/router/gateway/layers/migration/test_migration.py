@@ -8,7 +8,9 @@ import pytest
 from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
-from tests.support.answers import STREAM, after, chunk, die, dying, json_head, says, silent
+from router.residency.prompt import Prompt, PromptSource
+from tests.support.answers import STREAM, after, chunk, die, dying, in_turn, json_head, says, silent
+from tests.support.gateway_rig import COMPILED
 from tests.support.raw_client import post
 from tests.support.token_worker import DEATHS, PROMPT, Answering, TokenWorker
 from tests.support.waiting import eventually
@@ -521,6 +523,46 @@ async def test_an_answer_stays_that_need_not_or_cannot_leave(rig, often, case):
     go_on.set()
     assert text_of(events_of(await client.read())) == ANSWER
     assert gate.counted("migrations") == []
+
+
+NO_PLACE = {
+    "at its limit": {"limits": {"max_requests_per_worker": 1}},
+    "of the class's turn": {"classes": {"chat": {"share": 1}}},
+}
+
+
+@pytest.mark.parametrize("settings", NO_PLACE.values(), ids=NO_PLACE)
+@pytest.mark.parametrize("then", ["stays", "dies", "moves"])
+async def test_an_answer_stays_at_its_worker_until_it_has_a_place_elsewhere(rig, often, settings, then):
+    """The other worker is ready, and has no room for it."""
+    wakes, busy = asyncio.Event(), asyncio.Event()
+    first = TokenWorker(ANSWER, 9, "silence", per_event=(2, 1), wakes=wakes)
+    second = in_turn(after(busy, TokenWorker(ANSWER)), then=TokenWorker(ANSWER, name="other"))
+    gate = await rig(first, second, routes=leaving(0), **settings)
+    client = await begun_at_first(gate)
+    if not COMPILED:
+        gate.identity.prompt = lambda: Prompt(8_000, PromptSource.IDS, lambda block: range(8_000 // block))
+    other = await gate.send(post(body=body_of()))
+    await eventually(lambda: len(gate.workers[1].requests) == 1)
+    gate.fleet.drain(gate.workers[0].id)
+    await asyncio.sleep(0.2)
+    assert "cancelled" not in gate.recorded.events and not gate.workers[0].requests[0].gone.is_set()
+    assert gate.counted("migrations") == []
+    if then == "stays":
+        wakes.set()
+    elif then == "moves":
+        busy.set()
+    else:
+        gate.fleet.undrain(gate.workers[0].id)
+        busy.set()
+        await other.read()
+        await gate.workers[0].stop()
+    assert text_of(events_of(await client.read())) == ANSWER
+    expected = {"stays": [], "dies": [("cut", "resumed")], "moves": [("drain", "resumed")]}
+    assert gate.counted("migrations") == expected[then]
+    busy.set()
+    await eventually(lambda: gate.idle)
+    assert gate.gateway.statistics()["migration"]["waiting"] == 0
 
 
 async def test_an_answer_goes_on_by_the_order_of_classes(rig):

@@ -60,7 +60,8 @@ def test_two_legs_make_the_answer_of_one(answer, steps, chat, asks, cut, size, k
     first = LegFilter(stream, None, lambda: True, holds=asks)
     shown = in_pieces(first, b"".join(events[:cut]), size)
     if stream.refusal is None:
-        ids = stream.cut()
+        stream.cut()
+        ids = stream.ids()
         raw = msgspec.json.encode(body)
         rest = json.loads(ContinuationBody(path, raw, fields_of(raw)).of(ids, len(stream.output)))
         called = []

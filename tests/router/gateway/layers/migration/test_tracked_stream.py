@@ -39,7 +39,7 @@ def test_ids_are_kept_and_hidden():
     whole = WholeTokens()
     whole.learn(5)
     stream, shown = tracked(role(), delta([3], content="a"), delta([4, 5], content="b"), whole=whole)
-    assert stream.cut() == array("I", [1, 2, 3, 4, 5])
+    assert stream.ids() == array("I", [1, 2, 3, 4, 5])
     assert b'"prompt_token_ids":null' in shown[0] and b'"token_ids":null' in shown[1]
     assert shown[2] == delta([4, 5], content="b").replace(b"[4,5]", b"null")
 
@@ -47,13 +47,14 @@ def test_ids_are_kept_and_hidden():
 def test_ids_that_the_client_asked_for_stay():
     stream, shown = tracked(role(), delta([3], content="a"), hides=False)
     assert shown == [role(), delta([3], content="a")]
-    assert stream.cut() == array("I", [1, 2, 3])
+    assert stream.ids() == array("I", [1, 2, 3])
 
 
 def test_the_seam_is_after_the_last_text():
     stream, _ = tracked(role(), delta([3], content="a"), delta([4]), delta([5], content=""))
-    assert stream.cut() == array("I", [1, 2, 3])
-    assert stream.refusal is None
+    assert stream.ids() == array("I", [1, 2, 3])
+    assert stream.refusal is None and list(stream.output) == [3, 4, 5]
+    stream.cut()
     assert list(stream.output) == [3]
 
 
@@ -98,7 +99,7 @@ def test_whole_tokens_have_a_bound():
 def test_spaces_and_text_that_looks_like_members_do_not_matter():
     odd = json.dumps({"choices": [{"delta": {"content": '"token_ids":[9],"finish_reason":"stop"'}, "token_ids": [3]}]})
     stream, _ = tracked(role(), b"data: " + odd.encode() + b"\n\n")
-    assert stream.cut() == array("I", [1, 2, 3])
+    assert stream.ids() == array("I", [1, 2, 3])
     assert not stream.finished
 
 
@@ -150,7 +151,7 @@ def test_a_completion_gives_its_prompt_with_its_first_text():
     first = {"text": "a", "finish_reason": None, "prompt_token_ids": [1, 2], "token_ids": [3]}
     more = {"text": "ü", "finish_reason": None, "prompt_token_ids": None, "token_ids": [4]}
     stream, shown = tracked(data({"choices": [first]}), data({"choices": [more]}), path=TEXT, counts=True)
-    assert stream.cut() == array("I", [1, 2, 3, 4])
+    assert stream.ids() == array("I", [1, 2, 3, 4])
     assert stream.text_length == 2
     assert b'"prompt_token_ids":null,"token_ids":null' in shown[0]
 
@@ -181,7 +182,7 @@ def test_events_in_any_pieces_are_noted_once():
     for size in (1, 7, 50, len(wire)):
         one = leg()
         out = b"".join(one.feed(wire[at : at + size]) for at in range(0, len(wire), size)) + one.rest()
-        assert one.stream.cut() == array("I", [1, 2, 3, 4])
+        assert one.stream.ids() == array("I", [1, 2, 3, 4])
         assert out.endswith(b"data: [DONE]\n\n") and b"[3]" not in out
 
 
