@@ -1,7 +1,7 @@
 """``python -m loadtest compare``: routers and rules in front of the same workers, with one plan over HTTP.
 
 `workers` starts the fleet and empties its caches, `contenders` starts a router, and `player` sends the
-plan of `loadtest.workload`. `usage` reads the machine's counters. `modelled`
+plan with the player of `loadtest.load`. `modelled`
 plays the same plan in virtual time for Warmroute's rules. `run` is the whole command, `settings` and `cases` its flags,
 `findings` and `report` its tables.
 """

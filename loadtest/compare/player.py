@@ -1,93 +1,89 @@
-"""Play a plan over HTTP. Sessions start at their times, and each call follows the end of the one before it."""
+"""Play a plan over HTTP with the player of `loadtest.load`, and report each call as the simulator would."""
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from loadtest.load.http import Client
-from loadtest.load.seen import COMPLETIONS, STREAMED, Seen, observe
+from loadtest.load.order import Dataset, Order
+from loadtest.load.player import Player
+from loadtest.load.prompts import Prompts
+from loadtest.load.records import Answered
+from loadtest.load.seen import Kind
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.workload.plan import Call, Plan, Session
+from loadtest.workload.plan import Plan
 from loadtest.workload.wording import Wording
 
 LEAD_S = 0.3
-"""Time between the begin of a run and second 0 of its plan, so that every session's task is waiting by then."""
+"""Time between the begin of a run and second 0 of its plan, so that the first prompts are written by then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One call as the simulator would report it, and its error, if any."""
+@dataclass(slots=True)
+class LiveCalls:
+    """The calls as they ended, the errors among them, and the client's own lag in seconds at regular times."""
 
-    outcome: Outcome
-    error: str | None
-
-
-class Player:
-    def __init__(self, base_url: str, model: str, wording: Wording) -> None:
-        self._base_url = base_url
-        self._model = model
-        self._wording = wording
-
-    async def play(self, plan: Plan, until_s: float, progress: Callable[[], None]) -> list[Answered]:
-        """Play every call that is due before `until_s` of the plan; `progress` is called at the end of each."""
-        client = Client(self._base_url)
-        begin_s = asyncio.get_running_loop().time() + LEAD_S
-        try:
-            runs = [self._session(client, session, begin_s, until_s, progress) for session in plan.sessions]
-            return [answered for found in await asyncio.gather(*runs) for answered in found]
-        finally:
-            client.close()
-
-    async def _session(
-        self, client: Client, session: Session, begin_s: float, until_s: float, progress: Callable[[], None]
-    ) -> list[Answered]:
-        """Play a session up to its first failed call, since later prompts would quote the missing answer."""
-        loop = asyncio.get_running_loop()
-        due_s = begin_s + session.start_s
-        found: list[Answered] = []
-        answers: dict[int, str] = {}
-        for number, call in enumerate(session.calls):
-            due_s += call.pause_s if number else 0.0
-            if due_s >= begin_s + until_s:
-                break
-            await asyncio.sleep(due_s - loop.time())
-            body = {"model": self._model, "prompt": self._wording.prompt(call.prompt, answers), **STREAMED}
-            body |= {"max_tokens": call.answer[1], "ignore_eos": True}
-            headers = {"x-session-id": session.id}
-            seen = await observe(client, COMPLETIONS, body, intended_s=due_s, headers=headers)
-            answers[call.answer[0]] = seen.text
-            error = seen.error or self._miscounted(call, seen)
-            found.append(Answered(_outcome(f"{session.id}/{number}", session.id, call, seen, begin_s, error), error))
-            progress()
-            if error is not None:
-                break
-            due_s = loop.time()
-        return found
-
-    def _miscounted(self, call: Call, seen: Seen) -> str | None:
-        """Return the error if prompt or text have another length than the plan says."""
-        for name, wanted, got in (
-            ("prompt", call.prompt.tokens, seen.prompt_tokens),
-            ("answer's text", call.answer[1], self._wording.length(seen.text)),
-        ):
-            if got != wanted:
-                return f"the {name} has {got} tokens, the plan says {wanted}"
-        return None
+    outcomes: list[Outcome] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    lags_s: list[float] = field(default_factory=list)
 
 
-def _outcome(name: str, session: str, call: Call, seen: Seen, begin_s: float, error: str | None) -> Outcome:
-    end_s = seen.ended_s if seen.last_s is None else seen.last_s
+async def play(
+    url: str, model: str, wording: Wording, plan: Plan, until_s: float, progress: Callable[[], None]
+) -> LiveCalls:
+    """Play every call that is due before `until_s` of the plan; `progress` is called at the end of each.
+
+    An answer is an error, too, if prompt or text have another length than the plan says.
+    """
+    order = Order(
+        url=url,
+        model=model,
+        dataset=Dataset(),
+        session_header="x-session-id",
+        ignore_eos=True,
+        num_prompts=None,
+        duration_s=until_s,
+        timed=True,
+    )
+    played = LiveCalls()
+
+    def tell(one: Answered) -> None:
+        if wrong := _miscounted(wording, one):
+            one.seen.end(Kind.BROKEN, wrong)
+        if one.seen.error is not None:
+            played.errors.append(one.seen.error)
+        played.outcomes.append(_outcome(one))
+        progress()
+
+    prompts = Prompts(order, wording, {})
+    await Player(order, prompts, iter(plan.sessions), tell, played.lags_s.append).play(time.monotonic() + LEAD_S)
+    return played
+
+
+def _miscounted(wording: Wording, one: Answered) -> str:
+    seen, call = one.seen, one.call
+    if seen.kind is not Kind.COMPLETE:
+        return ""
+    for name, wanted, got in (
+        ("prompt", call.prompt.tokens, seen.prompt_tokens),
+        ("answer's text", call.answer[1], wording.length(seen.text)),
+    ):
+        if got != wanted:
+            return f"the {name} has {got} tokens, the plan says {wanted}"
+    return ""
+
+
+def _outcome(one: Answered) -> Outcome:
+    seen = one.seen
     return Outcome(
-        id=name,
-        session=session,
-        ending=Ending.FINISHED if error is None else Ending.REJECTED,
+        id=f"{one.session.id}/{one.turn - 1}",
+        session=one.session.id,
+        ending=Ending.FINISHED if seen.error is None else Ending.REJECTED,
         worker=seen.worker,
-        sent_s=seen.began_s - begin_s,
-        ended_s=end_s - begin_s,
+        sent_s=seen.began_s - one.begin_s,
+        ended_s=(seen.ended_s if seen.last_s is None else seen.last_s) - one.begin_s,
         ttft_s=seen.ttft_s,
-        prompt_tokens=call.prompt.tokens,
+        prompt_tokens=one.call.prompt.tokens,
         output_tokens=seen.completion_tokens,
         predicted_tokens=seen.predicted_cached_tokens,
         cached_tokens=seen.cached_tokens,

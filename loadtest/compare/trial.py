@@ -11,8 +11,7 @@ import uvloop
 
 from loadtest.compare.contenders import Contender, Site, Worker, running_router
 from loadtest.compare.modelled import asked
-from loadtest.compare.player import Answered, Player
-from loadtest.compare.usage import Usage, lags
+from loadtest.compare.player import play
 from loadtest.compare.workers import empty_caches
 from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
@@ -44,6 +43,14 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """The router's milliseconds of CPU per call, and the load generator's delay."""
+
+    router_cpu_ms: float
+    client_lag_p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     measures: Measures
     usage: Usage
@@ -60,13 +67,13 @@ def run_trial(stage: Stage, contender: Contender, cell: Cell, progress: Callable
     site, found = stage.site(), asked(cell)
     log = stage.logs / f"seed-{cell.seed}-{contender.name.replace(':', '-').split()[0]}.log"
     with running_router(contender, site, log) as router:
-        uvloop.run(_play(stage, site, warm_up(), 60.0, lambda: None))
+        uvloop.run(play(site.url, stage.model, stage.wording, warm_up(), 60.0, lambda: None))
         before_s = tree_cpu_s(router.pid)
-        answered, lags_s = uvloop.run(_play(stage, site, found.plan, found.length_s, progress))
+        played = uvloop.run(play(site.url, stage.model, stage.wording, found.plan, found.length_s, progress))
         router_s = tree_cpu_s(router.pid) - before_s
-    usage = Usage(router_s * 1e3 / max(1, len(answered)), percentile(lags_s, 0.99) * 1e3)
-    measures = measured(cell, [one.outcome for one in answered], found.asked, found.length_s)
-    return Trial(measures, usage, tuple(one.error for one in answered if one.error is not None))
+    usage = Usage(router_s * 1e3 / max(1, len(played.outcomes)), percentile(played.lags_s, 0.99) * 1e3)
+    measures = measured(cell, played.outcomes, found.asked, found.length_s)
+    return Trial(measures, usage, tuple(played.errors))
 
 
 def warm_up() -> Plan:
@@ -74,13 +81,6 @@ def warm_up() -> Plan:
     text, answer = 1 << 61, 1 << 61 | 1 << 60
     calls = [Call(Text.of([(text | number, 500)]), (answer | number, 8)) for number in range(WARM_UP_CALLS)]
     return Plan.of("warm-up", [Session(f"warm-up-{at}", 0.1 * at, (call,)) for at, call in enumerate(calls)], 60.0)
-
-
-async def _play(
-    stage: Stage, site: Site, plan: Plan, until_s: float, progress: Callable[[], None]
-) -> tuple[list[Answered], list[float]]:
-    async with lags() as lags_s:
-        return await Player(site.url, stage.model, stage.wording).play(plan, until_s, progress), lags_s
 
 
 def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], length_s: float) -> Measures:

@@ -40,15 +40,10 @@ SHORTEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 
 @dataclass(slots=True)
 class Source:
-    """Sessions, the texts of their pieces by id, and whether the sessions have times of their own.
-
-    `repeats` is whether a prompt may come again, so that caches hold it.
-    """
+    """Sessions, and the texts of their pieces by id."""
 
     sessions: Iterator[Session]
     texts: dict[int, str] = field(default_factory=dict)
-    timed: bool = False
-    repeats: bool = False
 
 
 def source(dataset: Dataset, seed: int, wording: Wording) -> Source:
@@ -58,7 +53,7 @@ def source(dataset: Dataset, seed: int, wording: Wording) -> Source:
         WorkloadError: there is no dataset of this name, it needs a file, or the file is wrong; says what is.
     """
     if dataset.name.startswith(GENERATOR):
-        return Source(_generated(dataset.name, seed), timed=True)
+        return Source(_generated(dataset.name, seed))
     if dataset.name == "random":
         return Source(_random(dataset, seed))
     if dataset.name == "prefix_repetition":
@@ -69,7 +64,7 @@ def source(dataset: Dataset, seed: int, wording: Wording) -> Source:
         raise WorkloadError(f"--dataset-name {dataset.name} needs --dataset-path")
     if dataset.name in TIMED:
         trace = Trace.of(dataset.path, TIMED[dataset.name])
-        return Source(iter(trace.draw(seed, trace.timetable.span_s).sessions), timed=True)
+        return Source(iter(trace.draw(seed, trace.timetable.span_s).sessions))
     rows = _share_gpt(dataset.path) if dataset.name == "sharegpt" else _custom(dataset.path)
     return _written(dataset, seed, rows, wording)
 
@@ -163,7 +158,7 @@ def _written(dataset: Dataset, seed: int, rows: list[Written], wording: Wording)
     timed = any(one.at_s for one in rows)
     if dataset.shuffle and not timed:
         stream(seed, "order").shuffle(rows)
-    made = Source(iter(()), timed=timed, repeats=True)
+    made = Source(iter(()))
     start_s = rows[0].at_s if rows else 0.0
     kept = [
         (one, calls)

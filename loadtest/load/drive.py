@@ -19,9 +19,11 @@ import msgspec
 import uvloop
 
 from backends.simulated.settings import shipped_model_dir
+from loadtest.load.datasets import first, source
 from loadtest.load.order import Order
 from loadtest.load.player import Player
-from loadtest.load.records import Record
+from loadtest.load.prompts import Prompts
+from loadtest.load.records import Record, record
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.wording import NoWords, Wording
 
@@ -31,11 +33,10 @@ SEND_EACH_S = 0.2
 
 
 class Batch(msgspec.Struct):
-    """What a process sends. `ready` comes first, `over` last; `problem` says why it could not play."""
+    """What a process sends: an empty one when it is ready, and the last one says `over`, or why it could not play."""
 
     records: list[Record] = []
     lags_s: list[float] = []
-    ready: bool = False
     over: bool = False
     problem: str = ""
 
@@ -44,8 +45,8 @@ class LoadError(Exception):
     """The order cannot be played; the message says why."""
 
 
-def drive(order: Order, on_batch: Callable[[Batch], None], stop: Callable[[], bool] = lambda: False) -> float:
-    """Play the order; return the run's beginning in `time.monotonic`. `stop` is asked now and then.
+def drive(order: Order, on_batch: Callable[[Batch], None]) -> None:
+    """Play the order.
 
     Raises:
         LoadError: the order is wrong, or a process died.
@@ -66,18 +67,17 @@ def drive(order: Order, on_batch: Callable[[Batch], None], stop: Callable[[], bo
         begin_s = time.monotonic() + LEAD_S
         for pipe in pipes:
             pipe.send(begin_s)
-        _collect(pipes, on_batch, stop)
-        return begin_s
+        _collect(pipes, on_batch)
     finally:
         for process in processes:
             process.terminate()
             process.join()
 
 
-def _collect(pipes: Sequence[Connection], on_batch: Callable[[Batch], None], stop: Callable[[], bool]) -> None:
+def _collect(pipes: Sequence[Connection], on_batch: Callable[[Batch], None]) -> None:
     open_ = list(pipes)
-    while open_ and not stop():
-        for pipe in wait(open_, SEND_EACH_S):
+    while open_:
+        for pipe in wait(open_):
             assert isinstance(pipe, Connection)
             batch = _received(pipe)
             on_batch(batch)
@@ -114,9 +114,11 @@ def _play(order: Order, place: int, pipe: Connection) -> None:
 async def _run(order: Order, wording: Wording, place: int, pipe: Connection) -> None:
     records: list[Record] = []
     lags_s: list[float] = []
-    player = Player(order, wording, place, records.append, lags_s.append)
+    found = source(order.dataset, order.seed, wording)
+    sessions, prompts = first(found.sessions, order.num_prompts), Prompts(order, wording, found.texts)
+    player = Player(order, prompts, sessions, lambda one: records.append(record(one)), lags_s.append, place)
     encode = msgspec.msgpack.Encoder().encode
-    pipe.send_bytes(encode(Batch(ready=True)))
+    pipe.send_bytes(encode(Batch()))
     begin_s: float = pipe.recv()
     playing = asyncio.ensure_future(player.play(begin_s))
     while not playing.done():

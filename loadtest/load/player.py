@@ -16,16 +16,14 @@ from random import Random
 import msgspec
 
 from loadtest.load.arrivals import arrivals
-from loadtest.load.datasets import first, source
 from loadtest.load.http import Client
 from loadtest.load.order import Order, TrafficClass
 from loadtest.load.pacer import Pacer
 from loadtest.load.prompts import Prompts
-from loadtest.load.records import Record, record
+from loadtest.load.records import Answered
 from loadtest.load.seen import Kind, Seen, watch
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.text import Piece
-from loadtest.workload.wording import Wording
 
 TICK_S = 0.02
 """Time between two measurements of the loop's own lag."""
@@ -35,16 +33,24 @@ Due = tuple[float, Session]
 
 
 class Player:
-    """`tell` receives each record, and `lag` the client's lag at regular times."""
+    """Plays the sessions of one process, of those of the order. `place` is the process's number.
+
+    `tell` receives each answer, and may say that it is broken; `lag` receives the client's lag at regular times.
+    """
 
     def __init__(
-        self, order: Order, wording: Wording, place: int, tell: Callable[[Record], None], lag: Callable[[float], None]
+        self,
+        order: Order,
+        prompts: Prompts,
+        sessions: Iterator[Session],
+        tell: Callable[[Answered], None],
+        lag: Callable[[float], None],
+        place: int = 0,
     ) -> None:
-        found = source(order.dataset, order.seed, wording)
         self._order = order
-        self._mine = islice(enumerate(first(found.sessions, order.num_prompts)), place, None, order.processes)
+        self._mine = islice(enumerate(sessions), place, None, order.processes)
         self._place = place
-        self._prompts = Prompts(order, wording, found.texts)
+        self._prompts = prompts
         self._tell, self._lag = tell, lag
         cap = order.max_concurrency
         share = 0 if cap is None else len(range(place, cap, order.processes))
@@ -145,11 +151,8 @@ class Player:
             lag_s = now_s - seen.began_s
             waited_s = await self._ask(request, seen)
             request = None
-            name = f"{session.id}/{turn}"
-            found = record(
-                seen, name, of.name if of else call.kind, turn, begin_s=self._begin_s, lag_s=lag_s, waited_s=waited_s
-            )
-            self._tell(found)
+            kind = of.name if of else call.kind
+            self._tell(Answered(session, turn, kind, seen, self._begin_s, lag_s, waited_s))
             if seen.kind is not Kind.COMPLETE:
                 return
             answers[call.answer] = seen.text

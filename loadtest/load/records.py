@@ -9,6 +9,7 @@ from operator import sub
 import msgspec
 
 from loadtest.load.seen import Kind, Seen
+from loadtest.workload.plan import Call, Session
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -75,21 +76,39 @@ class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return found | {"itl": self.itls_s}
 
 
-def record(seen: Seen, id_: str, kind: str, turn: int, *, begin_s: float, lag_s: float, waited_s: float) -> Record:
-    """Return the record of what was seen, in times of a run that began at `begin_s` of the loop's clock."""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was seen of one call, the `turn`-th of its session, in a run that began at `begin_s` of the loop's clock."""
+
+    session: Session
+    turn: int
+    kind: str
+    seen: Seen
+    begin_s: float = 0.0
+    lag_s: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def call(self) -> Call:
+        return self.session.calls[self.turn - 1]
+
+
+def record(one: Answered) -> Record:
+    """Return the record of an answer, in times of its run."""
+    seen, begin_s = one.seen, one.begin_s
 
     def since(at_s: float | None) -> float | None:
         return None if at_s is None else at_s - begin_s
 
     return Record(
-        id=id_,
-        kind=kind,
-        turn=turn,
+        id=f"{one.session.id}/{one.turn}",
+        kind=one.kind,
+        turn=one.turn,
         intended_s=seen.began_s - begin_s,
         sent_s=(seen.sent_s or seen.ended_s) - begin_s,
         ended_s=seen.ended_s - begin_s,
-        lag_s=lag_s,
-        waited_s=waited_s,
+        lag_s=one.lag_s,
+        waited_s=one.waited_s,
         chunk_s=since(seen.chunk_s),
         answer_s=since(seen.answer_s),
         token_s=[at_s - begin_s for at_s in seen.stamps_s],

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.compare.player import Player
+from loadtest.compare.player import play
 from loadtest.compare.workers import served_model
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
@@ -24,10 +24,10 @@ async def test_every_turn_finds_all_of_the_one_before(plain):
     plain.reset_prefix_cache()
     model, _ = served_model(plain)
     plan = Plan.of("talks", [talk(number) for number in range(4)], 60.0)
-    found = await Player(plain.url, model, Wording(shipped_model_dir())).play(plan, 60.0, lambda: None)
-    assert [one.error for one in found] == [None] * 12
-    for before, after in pairwise(found):
-        if after.outcome.session == before.outcome.session:
+    found = await play(plain.url, model, Wording(shipped_model_dir()), plan, 60.0, lambda: None)
+    assert not found.errors and len(found.outcomes) == 12
+    for before, after in pairwise(sorted(found.outcomes, key=lambda one: one.id)):
+        if after.session == before.session:
             # all but the answer's last token has keys and values
-            known = before.outcome.prompt_tokens + before.outcome.output_tokens - 1
-            assert after.outcome.cached_tokens == known // 16 * 16
+            known = before.prompt_tokens + before.output_tokens - 1
+            assert after.cached_tokens == known // 16 * 16

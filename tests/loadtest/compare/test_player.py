@@ -1,12 +1,10 @@
 """A plan over HTTP against an embedded worker that does not wait."""
 
-import asyncio
-
 import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import SHIPPED_MODEL, WorkerSettings, shipped_model_dir
-from loadtest.compare.player import Player
+from loadtest.compare.player import play
 from loadtest.sim.outcome import Ending
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
@@ -26,15 +24,14 @@ def wording():
 async def played(wording, *sessions, until_s=60.0, model=SHIPPED_MODEL):
     ended = []
     async with serving(WorkerSettings(time_scale=0, kv_events=False)) as worker:
-        player = Player(worker.url, model, wording)
         plan = Plan.of("test", sessions, 60.0)
-        return await player.play(plan, until_s, lambda: ended.append(asyncio.get_running_loop().time())), len(ended)
+        return await play(worker.url, model, wording, plan, until_s, lambda: ended.append(1)), len(ended)
 
 
 async def test_a_next_turn_finds_prompt_and_answer_of_the_one_before(wording):
     found, ended = await played(wording, TALK)
-    assert ended == 2 and [one.error for one in found] == [None, None]
-    first, second = (one.outcome for one in found)
+    assert (ended, found.errors) == (2, [])
+    first, second = found.outcomes
     assert (first.id, second.id, first.ending) == ("talk/0", "talk/1", Ending.FINISHED)
     assert (first.prompt_tokens, first.cached_tokens, first.output_tokens) == (437, 0, 43)
     # all but the answer's last token has keys and values: 479 of 480, in blocks of 16
@@ -47,11 +44,11 @@ async def test_a_next_turn_finds_prompt_and_answer_of_the_one_before(wording):
 async def test_no_call_is_sent_after_the_end(wording):
     late = Session("late", 0.3, TALK.calls)
     found, _ = await played(wording, TALK, late, until_s=0.1)
-    assert [one.outcome.id for one in found] == ["talk/0"]
+    assert [one.id for one in found.outcomes] == ["talk/0"]
 
 
 async def test_a_failed_call_ends_its_session_and_is_reported(wording):
     found, ended = await played(wording, TALK, model="another")
     assert ended == 1
-    assert found[0].outcome.ending is Ending.REJECTED
-    assert found[0].error.startswith("refused: status 404")
+    assert found.outcomes[0].ending is Ending.REJECTED
+    assert found.errors[0].startswith("refused: status 404")

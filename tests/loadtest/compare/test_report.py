@@ -7,8 +7,7 @@ from msgspec import structs
 from loadtest.compare.findings import Findings, Seed
 from loadtest.compare.modelled import play
 from loadtest.compare.report import page, summary, write
-from loadtest.compare.trial import Trial
-from loadtest.compare.usage import Usage
+from loadtest.compare.trial import Trial, Usage
 from loadtest.lab.saturation import Saturation
 
 USAGE = Usage(9.0, 3.5)

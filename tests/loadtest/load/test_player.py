@@ -12,10 +12,12 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import SHIPPED_MODEL, WorkerSettings
 from loadtest.load.arrivals import Rates
-from loadtest.load.datasets import source
+from loadtest.load.datasets import first, source
 from loadtest.load.drive import LoadError, drive, wording_of
 from loadtest.load.order import Dataset, Order, TrafficClass
 from loadtest.load.player import Player
+from loadtest.load.prompts import Prompts
+from loadtest.load.records import record
 from loadtest.load.seen import Kind
 from loadtest.workload.errors import WorkloadError
 
@@ -40,7 +42,10 @@ def order(url, **fields):
 
 async def played(one, wording, place=0):
     found, lags = [], []
-    await Player(one, wording, place, found.append, lags.append).play(time.monotonic())
+    drawn = source(one.dataset, one.seed, wording)
+    prompts, sessions = Prompts(one, wording, drawn.texts), first(drawn.sessions, one.num_prompts)
+    player = Player(one, prompts, sessions, lambda answered: found.append(record(answered)), lags.append, place)
+    await player.play(time.monotonic())
     return sorted(found, key=lambda each: each.intended_s), lags
 
 
@@ -65,7 +70,7 @@ async def test_a_closed_loop_has_its_number_of_requests_at_a_time(wording):
 
 async def test_an_open_loop_with_a_limit_counts_the_wait(wording):
     async with worker() as url:
-        found, _ = await played(order(url, max_concurrency=1), wording, 0)
+        found, _ = await played(order(url, max_concurrency=1), wording)
         burst, _ = await played(order(url, max_concurrency=1, rates=Rates.constant(1e5)), wording)
     assert sum(one.waited_s > 0.0 for one in burst) >= 15 and not any(one.waited_s for one in found)
     assert burst[-1].ttft_s > burst[-1].waited_s > burst[0].waited_s
@@ -201,7 +206,7 @@ def test_custom_rows_keep_their_times_where_they_have_any(tmp_path, wording):
     rows = [{"prompt": f"p{n}", "output_tokens": 7, "timestamp_start_unix_ms": 5_000 - n * 500} for n in range(3)]
     file.write_text("\n".join(map(json.dumps, rows)))
     found = source(Dataset(name="custom", path=file), 0, wording)
-    assert found.timed and [one.start_s for one in found.sessions] == [0.0, 0.5, 1.0]
+    assert [one.start_s for one in found.sessions] == [0.0, 0.5, 1.0]
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}')
     assert set(words(Dataset(name="custom", path=file), wording)) == {"a", "b"}
 

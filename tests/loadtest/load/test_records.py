@@ -2,16 +2,17 @@
 
 import pytest
 
-from loadtest.load.records import Record, meets, record
+from loadtest.load.records import Answered, Record, meets, record
 from loadtest.load.seen import Kind, Seen
 from loadtest.load.tally import Ordered, Sample, Tally, group
+from loadtest.workload.plan import Session
 
 
 def seen(kind=Kind.COMPLETE, **fields):
     """A chat intended at 100: sent 0.1 s late, role after 0.3 s, reasoning at 0.5 s, text at 0.6 and 0.9 s."""
     values = {"chunk_s": 100.3, "answer_s": 100.6, "stamps_s": [100.5, 100.6, 100.9], "completion_tokens": 5}
     one = Seen(100.0, kind, sent_s=100.1, ended_s=101.0, **{**values, **fields})
-    return record(one, "a", "chat", 1, begin_s=90.0, lag_s=0.0, waited_s=0.0)
+    return record(Answered(Session("a", 0.0, ()), 1, "chat", one, begin_s=90.0))
 
 
 def tallied(records, goals):
