@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -30,38 +29,6 @@ class Sink(Protocol):
     def on_part(self, now_s: float, data: bytes) -> None: ...
 
     def on_end(self, error: BaseException | None) -> None: ...
-
-
-@dataclass(slots=True)
-class Response:
-    """A response whose body has not been read yet. `parts` ends with None, or with an exception if it is broken."""
-
-    begun: asyncio.Future[None]
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    parts: asyncio.Queue[tuple[float, bytes] | BaseException | None] = field(default_factory=asyncio.Queue)
-
-    def on_head(self, status: int, headers: dict[str, str], transport: asyncio.Transport) -> None:
-        self.status, self.headers = status, headers
-        self.begun.set_result(None)
-
-    def on_part(self, now_s: float, data: bytes) -> None:
-        self.parts.put_nowait((now_s, data))
-
-    def on_end(self, error: BaseException | None) -> None:
-        if error is not None and not self.begun.done():
-            self.begun.set_exception(error)
-        self.parts.put_nowait(error)
-
-    async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
-        """Yield (arrival time, bytes) for each piece of the body, as the parser delivers it."""
-        while (part := await self.parts.get()) is not None:
-            if isinstance(part, BaseException):  # a Ctrl-C, too: uvloop reports it as a lost connection
-                raise part
-            yield part
-
-    async def read(self) -> bytes:
-        return b"".join([data async for _, data in self.stream()])
 
 
 class Connection(asyncio.Protocol):
@@ -159,15 +126,6 @@ class Client:
         if body or method == "POST":
             lines += ["content-type: application/json", f"content-length: {len(body)}"]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-    @asynccontextmanager
-    async def exchange(self, request: bytes) -> AsyncIterator[Response]:
-        """Send `request`. The connection is kept if the body was read to its end, and closed otherwise."""
-        async with self.lent() as connection:
-            response = Response(asyncio.get_running_loop().create_future())
-            connection.send(request, response)
-            await response.begun
-            yield response
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[Connection]:

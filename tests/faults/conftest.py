@@ -17,6 +17,7 @@ from loadtest.load.http import Client
 from loadtest.load.seen import Kind, observe
 from loadtest.soak.fleet import GATEWAY, Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, left_over
+from tests.support.exchanges import exchanged
 from tests.support.scripted_worker import ScriptedWorker
 
 ANSWER_TOKENS = 30
@@ -164,7 +165,7 @@ class Lab:
     async def engine(self, worker, metric):
         client = Client(f"http://{worker.id}")
         try:
-            async with client.exchange(client.request_bytes("GET", "/metrics")) as response:
+            async with exchanged(client, client.request_bytes("GET", "/metrics")) as response:
                 lines = (await response.read()).decode().splitlines()
         finally:
             client.close()

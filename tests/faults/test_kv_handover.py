@@ -15,6 +15,7 @@ from loadtest.load.http import Client
 from loadtest.load.seen import Kind, observe
 from loadtest.soak.fleet import Fleet, FleetShape
 from tests.faults.conftest import MODEL, Lab
+from tests.support.exchanges import exchanged
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -104,7 +105,7 @@ class Site(Lab):
     async def serves(self, worker):
         client = Client(f"http://{worker.id}")
         try:
-            async with client.exchange(client.request_bytes("GET", "/load")) as response:
+            async with exchanged(client, client.request_bytes("GET", "/load")) as response:
                 return json.loads(await response.read())["server_load"]
         finally:
             client.close()

@@ -21,6 +21,7 @@ import pytest
 
 from backends.simulated.settings import shipped_model_dir
 from loadtest.load.http import Client
+from tests.support.exchanges import exchanged
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
@@ -45,7 +46,7 @@ async def exchange(lab, request):
     """Send one request as bytes; return status, headers and body."""
     client = Client(lab.fleet.url)
     try:
-        async with client.exchange(request) as response:
+        async with exchanged(client, request) as response:
             return response.status, response.headers, await response.read()
     finally:
         client.close()
@@ -121,7 +122,7 @@ async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, s
         for number in range(30):
             request = {**lab.body(model="chatty"), "seed": number}
             raw = client.request_bytes("POST", "/v1/chat/completions", json.dumps(request).encode())
-            async with client.exchange(raw) as response:
+            async with exchanged(client, raw) as response:
                 async for _, data in response.stream():
                     if b"three" in data:
                         late_s.append(time.monotonic() - written[number])
@@ -191,7 +192,7 @@ async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
             text = f"{number} " + f"word{number % 97} and so on, " * 1_700
             body = lab.body(text=text[:30_000], tokens=1, stream=False, model="long")
             raw = client.request_bytes("POST", "/v1/chat/completions", json.dumps(body).encode())
-            async with client.exchange(raw) as response:
+            async with exchanged(client, raw) as response:
                 await response.read()
                 assert response.status == 200
             if number % 200 == 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.load.http import Client
+from tests.support.exchanges import exchanged
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ async def asked(lab, stream=True, text="poison"):
     client = Client(lab.fleet.url)
     body = json.dumps(lab.body(text=text, stream=stream)).encode()
     try:
-        async with client.exchange(client.request_bytes("POST", "/v1/chat/completions", body)) as response:
+        async with exchanged(client, client.request_bytes("POST", "/v1/chat/completions", body)) as response:
             answer = await response.read()
             return response.status, json.loads(answer).get("error", {}).get("code") if response.status != 200 else None
     finally:

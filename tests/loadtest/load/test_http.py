@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from loadtest.load.http import Connection, Response
+from loadtest.load.http import Connection
+from tests.support.exchanges import Response
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
