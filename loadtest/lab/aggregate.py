@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from statistics import fmean
+from types import MappingProxyType
 
 from loadtest.lab.cell import Slo
 from loadtest.lab.measures import Figures, Measures, Pressure
@@ -48,14 +49,19 @@ class Miss(Enum):
     END = "its end came late or never"
 
 
-def aggregate(played: Played, slo: Slo) -> Measures:
+def aggregate(played: Played, slo: Slo, slos: Mapping[str, Slo] = MappingProxyType({})) -> Measures:
+    """Return the measures; `slos` are the service levels of kinds that have their own."""
     kinds: dict[str, list[Outcome]] = {}
     for outcome in played.outcomes:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
     span_s = max(played.until_s - played.from_s, 1e-9)
-    by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
+
+    def why(one: Outcome) -> Miss | None:
+        return miss(one, slos.get(played.asked[one.id].kind, slo))
+
+    by_kind = {kind: _figures(played, kinds[kind], why, span_s) for kind in sorted(kinds)}
     useful_tokens = sum(one.prompt_tokens - played.asked[one.id].reusable_tokens for one in played.outcomes)
-    (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
+    (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, why, span_s)]
     return Measures(
         all=every,
         kinds=by_kind,
@@ -68,13 +74,15 @@ def aggregate(played: Played, slo: Slo) -> Measures:
     )
 
 
-def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: float) -> Figures:
+def _figures(
+    played: Played, outcomes: Sequence[Outcome], why: Callable[[Outcome], Miss | None], span_s: float
+) -> Figures:
     answered = [one for one in outcomes if one.ending is Ending.FINISHED]
     ttfts_ms = sorted(_ttfts_ms(outcomes))
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
     gaps_s = list(chain.from_iterable(one.gaps_s() for one in answered))
-    misses = Counter(miss(one, slo) for one in outcomes)
+    misses = Counter(map(why, outcomes))
     met = misses[None]
     cached = sum(one.cached_tokens or 0 for one in outcomes)
     prompts = sum(one.prompt_tokens for one in outcomes)

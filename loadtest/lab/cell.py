@@ -19,6 +19,7 @@ from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
 from loadtest.workload.source import GENERATOR
 from policies.registry import rule_class
+from router.placement.admission.classes import RequestClass
 
 _WHAT_DECIDES = (
     "backends",
@@ -54,13 +55,31 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings that all cells of a sweep share. With `handover` the workers have roles."""
+    """The settings that all cells of a sweep share. With `handover` the workers have roles.
+
+    With `classes` calls wait in the gateway. A call's class is that of its session: the one with the name of its first
+    call's kind, else `default`, else the first. A class's own service level counts for its calls in place of `slo`.
+    """
 
     fleet: Fleet
     slo: Slo
     models: Models
     window_s: float
     handover: HandoverSetting | None = None
+    classes: tuple[RequestClass, ...] = ()
+
+
+def slos_of(classes: Iterable[RequestClass]) -> dict[str, Slo]:
+    """Return the service levels of the classes that have one."""
+    return {
+        one.name: Slo(_ms(one.ttft_s), _ms(one.tpot_s))
+        for one in classes
+        if one.ttft_s is not None or one.tpot_s is not None
+    }
+
+
+def _ms(limit_s: float | None) -> float:
+    return inf if limit_s is None else limit_s * 1e3
 
 
 @dataclass(frozen=True, slots=True)

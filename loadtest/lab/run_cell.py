@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from backends.engine.profile import Profile, load_profile
 from loadtest.lab.aggregate import Played, aggregate
-from loadtest.lab.cell import Cell
+from loadtest.lab.cell import Cell, slos_of
 from loadtest.lab.gauges import Gauges
 from loadtest.lab.measures import Measures
 from loadtest.lab.models import NETWORK_S, TIMEOUT_S, TOKENISE_S
@@ -16,11 +17,13 @@ from loadtest.lab.policies import parse_policy
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import SimulatedGateway
+from loadtest.sim.queues.admission import AdmissionCalls
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
 from loadtest.workload.plan import Plan
 from policies.registry import build_policy
+from router.placement.admission.classes import Claim, RequestClass
 from router.residency.residency_map import ResidencyMap
 
 
@@ -36,10 +39,13 @@ def run_cell(cell: Cell) -> Measures:
     """
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
-    stage = Stage(cell, profile_of(cell, found), found.length_s)
+    claims = claims_of(cell.setting.classes, found.plan) if cell.setting.classes else {}
+    if claims:
+        found = found.by_class({name: claim.of.name for name, claim in claims.items()})
+    stage = Stage(cell, profile_of(cell, found), found.length_s, claims)
     stage.play(found.plan)
     stage.check()
-    return aggregate(stage.played(found), cell.setting.slo)
+    return aggregate(stage.played(found), cell.setting.slo, slos_of(cell.setting.classes))
 
 
 def profile_of(cell: Cell, found: Drawn) -> Profile:
@@ -65,6 +71,13 @@ def speeds(cell: Cell) -> list[float]:
     return [1.0 + rng.uniform(-spread, spread) for _ in range(cell.setting.fleet.workers)]
 
 
+def claims_of(classes: Sequence[RequestClass], plan: Plan) -> dict[str, Claim]:
+    """Return the claim of each session: its first call's kind is the name of its class, or it has the default one."""
+    named = {one.name: Claim(one) for one in classes}
+    default = named.get("default", Claim(classes[0]))
+    return {session.id: named.get(session.calls[0].kind, default) for session in plan.sessions}
+
+
 @dataclass(frozen=True, slots=True)
 class _Counts:
     executed_tokens: list[int]
@@ -74,7 +87,9 @@ class _Counts:
 class Stage:
     """A cell's fleet, router and clients on virtual time."""
 
-    def __init__(self, cell: Cell, profile: Profile, length_s: float) -> None:
+    def __init__(
+        self, cell: Cell, profile: Profile, length_s: float, claims: Mapping[str, Claim] = MappingProxyType({})
+    ) -> None:
         models = cell.setting.models
         self._time = VirtualTime()
         self._length_s = length_s
@@ -89,7 +104,7 @@ class Stage:
             )
             for number, speed in enumerate(speeds(cell))
         ]
-        self._gateway = self._routed(cell)
+        self._gateway = self._routed(cell, claims)
         self._clients = Clients(
             self._time,
             self._gateway,
@@ -100,8 +115,9 @@ class Stage:
         self._gauges = Gauges(self._time, self._workers, length_s)
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 
-    def _routed(self, cell: Cell) -> SimulatedGateway:
-        spec, handover = parse_policy(cell.policy), cell.setting.handover
+    def _routed(self, cell: Cell, claims: Mapping[str, Claim]) -> SimulatedGateway:
+        handover, classes = cell.setting.handover, cell.setting.classes
+        spec = parse_policy(cell.policy)
         return SimulatedGateway(
             self._time,
             self._workers,
@@ -111,6 +127,7 @@ class Stage:
             handover=handover,
             network=None if handover is None else handover.network(self._time),
             more=self._more,
+            queue=(lambda gateway: AdmissionCalls(gateway, classes, claims, cell.seed)) if classes else None,
         )
 
     def _more(self) -> bool:

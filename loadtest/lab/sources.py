@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -26,6 +26,15 @@ class Drawn:
         """Return the same sessions, arriving `rate` times as fast."""
         sessions = tuple(replace(session, start_s=session.start_s / rate) for session in self.plan.sessions)
         return Drawn(replace(self.plan, sessions=sessions), self.asked, self.length_s / rate)
+
+    def by_class(self, classes: Mapping[str, str]) -> Drawn:
+        """Return the same requests, measured by the class of their session in place of their kind."""
+        asked = {
+            f"{session.id}/{number}": replace(self.asked[f"{session.id}/{number}"], kind=classes[session.id])
+            for session in self.plan.sessions
+            for number in range(len(session.calls))
+        }
+        return replace(self, asked=asked)
 
 
 def drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: int | None) -> Drawn:

@@ -49,9 +49,16 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     goal.add_argument(
         "--goodput",
         nargs="+",
-        required=True,
+        default=[],
         metavar="NAME:MS",
         help="limits of each call in ms, named as in vllm bench serve: ttft, tpot, e2el",
+    )
+    goal.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="settings of a gateway with `classes:`: calls wait by class, and each class has to meet its own slo, or"
+        " --goodput if it has none. A call's class has the name of its kind, or is `default`, or the first",
     )
     goal.add_argument("--attainment", type=_SHARE, default=0.95, metavar="SHARE", help="share of calls (default 0.95)")
     goal.add_argument(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 
 from backends.engine.profile import Profile
-from loadtest.lab.cell import Slo
+from loadtest.lab.cell import Slo, slos_of
 from loadtest.plan.hours import HourNeed, mean_workers
 from loadtest.plan.sizing import Size
 from loadtest.plan.traffic import Piece, Traffic
-from loadtest.plan.trials import Goal, Trial
+from loadtest.plan.trials import Goal, Trial, interval
 from loadtest.report.sheet import Sheet, print_sheet
 from loadtest.report.verdict import Answer
 
@@ -22,6 +23,7 @@ NOTE = "in the busiest window; per hour, per day: prices; limit: what makes call
 FLEETS = ("rule", "workers", "profile", "roles", "per hour", "per day", "verdict", "attained", "cached", "limit")
 TIMES = ("TTFT mean, ms", "TTFT p99, ms", "TPOT, ms")
 COUNTS = ("workers", "seeds", "verdict", "attained", "95 % interval", "cached", *TIMES)
+CLASSES = ("class", "calls", "verdict", "attained", "95 % interval", "refused", *TIMES)
 WORDS = {"MET": "met", "NOT_MET": "not met", "UNDECIDED": "undecided"}
 
 
@@ -51,7 +53,7 @@ class Report:
         if not self.peak_hour:
             return self.best.workers
         last = self.peak_hour[-1]
-        return last.shape.workers if last.attained.share >= self.goal.share else None
+        return last.shape.workers if last.reached >= self.goal.share else None
 
 
 def show(console: Console, report: Report) -> None:
@@ -70,7 +72,8 @@ def _head(report: Report) -> Iterator[str]:
         f"{traffic.source}: {traffic.calls:,} calls in {_span(traffic.span_s)},"
         f" {traffic.calls / traffic.span_s:.2f} per second{grown}."
     )
-    yield f"{goal.share:.1%} of all calls: {limits(goal.slo)}. Errors and refusals are misses."
+    for who, slo in levels(goal).items():
+        yield f"{goal.share:.1%} of all calls{who}: {limits(slo)}. Errors and refusals are misses."
     for profile in report.profiles:
         if made_on := fingerprint(profile):
             yield f"{profile.name} was calibrated on: {', '.join(f'{key} {value}' for key, value in made_on.items())}."
@@ -85,9 +88,15 @@ def _head(report: Report) -> Iterator[str]:
         )
 
 
+def levels(goal: Goal) -> dict[str, Slo]:
+    """Return the service level of all calls, or of those of each class."""
+    own = slos_of(goal.classes)
+    return {f" of class {one.name}": own.get(one.name, goal.slo) for one in goal.classes} or {"": goal.slo}
+
+
 def limits(slo: Slo) -> str:
     named = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2e_ms))
-    return ", ".join(f"{name} at most {limit:g} ms" for name, limit in named if limit < float("inf"))
+    return ", ".join(f"{name} at most {limit:g} ms" for name, limit in named if limit < float("inf")) or "an answer"
 
 
 def fingerprint(profile: Profile) -> dict[str, Any]:
@@ -112,6 +121,8 @@ def _sheets(report: Report) -> Iterator[Sheet]:
         return
     counts = tuple(_tried(trial) for trial in best.trials.values())
     yield Sheet(f"{best.fleet.shape.policy} on {best.fleet.shape.profile}, by workers", COUNTS, counts)
+    if best.fleet.classes:
+        yield Sheet(f"classes with {best.workers} workers", CLASSES, tuple(_classes(best.fleet)))
     if report.by_hour:
         rows = tuple(
             (
@@ -157,6 +168,23 @@ def _tried(trial: Trial) -> tuple[str, ...]:
         f"{trial.mean(lambda one: one.all.ttft_p99_ms):,.0f}",
         f"{trial.mean(lambda one: one.all.tpot_mean_ms):,.1f}",
     )
+
+
+def _classes(trial: Trial) -> Iterator[tuple[str, ...]]:
+    for name, one in trial.classes.items():
+        reached = interval(one)
+        figures = [seed.kinds[name] for seed in trial.measures if name in seed.kinds]
+        yield (
+            name,
+            f"{one.total:,}",
+            WORDS[one.answer.name],
+            f"{reached.share:.4f}",
+            f"{reached.low:.4f} to {reached.high:.4f}",
+            f"{sum(seed.rejected for seed in figures):,}",
+            f"{fmean(seed.ttft_mean_ms for seed in figures):,.0f}",
+            f"{fmean(seed.ttft_p99_ms for seed in figures):,.0f}",
+            f"{fmean(seed.tpot_mean_ms for seed in figures):,.1f}",
+        )
 
 
 def _count(size: Size) -> str:
@@ -222,10 +250,9 @@ def as_json(report: Report) -> dict[str, Any]:
             "peak_hour": traffic.peak,
         },
         "goal": {
-            "ttft_ms": _finite(goal.slo.ttft_ms),
-            "tpot_ms": _finite(goal.slo.tpot_ms),
-            "e2el_ms": _finite(goal.slo.e2e_ms),
+            **_limits(goal.slo),
             "attainment_share": goal.share,
+            "classes": {name: _limits(slo) for name, slo in slos_of(goal.classes).items()},
         },
         "profiles": [
             {"name": one.name, "model": one.model, "hardware": one.hardware, "fingerprint": fingerprint(one) or None}
@@ -248,6 +275,10 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "mean_workers": mean_workers(report.by_hour, report.workers or 0) if report.by_hour else None,
     }
+
+
+def _limits(slo: Slo) -> dict[str, float | None]:
+    return {"ttft_ms": _finite(slo.ttft_ms), "tpot_ms": _finite(slo.tpot_ms), "e2el_ms": _finite(slo.e2e_ms)}
 
 
 def _finite(limit: float) -> float | None:
@@ -273,6 +304,15 @@ def _trial(trial: Trial) -> dict[str, Any]:
     reached, mean = trial.attained, trial.mean
     return {
         "prefill_workers": trial.shape.prefill_workers,
+        "classes": {
+            name: {
+                "verdict": one.answer.name.lower(),
+                "attained_share": interval(one).share,
+                "calls": one.total,
+                "late_calls": one.late,
+            }
+            for name, one in trial.classes.items()
+        },
         "verdict": trial.verdict.answer.name.lower(),
         "attained_share": reached.share,
         "attained_low_share": reached.low,

@@ -30,6 +30,10 @@ from loadtest.plan.traffic import Traffic, traffic
 from loadtest.plan.trials import Goal, Trial, Trials
 from loadtest.report.verdict import Answer
 from loadtest.workload.errors import WorkloadError
+from router.config.load import load
+from router.config.problems import ConfigError
+from router.placement.admission.classes import RequestClass
+from router.requests.layers.classes.layer import class_of
 
 WIDTH = 130
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"}
@@ -78,7 +82,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _planned(args: argparse.Namespace, folder: Path) -> Report:
-    kinds, goal = _kinds(args), Goal(_slo(args.goodput), args.attainment, args.growth)
+    kinds, goal = _kinds(args), _goal(args)
     found = _traffic(args, kinds[0].candidate, folder)
     profiles = [load_profile(name) for name in dict.fromkeys(kind.candidate.profile for kind in kinds)]
     progress = Console(stderr=True)
@@ -154,6 +158,30 @@ def candidate(text: str, most: int) -> Candidate:
         else:
             raise InputError(f"--candidate {text}: {pair!r} is neither price=P nor most=N")
     return Candidate(name, price, most)
+
+
+def _goal(args: argparse.Namespace) -> Goal:
+    classes = () if args.classes is None else classes_in(args.classes)
+    if not args.goodput and not any(one.ttft_s or one.tpot_s for one in classes):
+        raise InputError("there is no service level: write --goodput, or --classes FILE with classes that have an slo")
+    if classes and SPLIT in args.roles:
+        raise InputError(f"--classes with --roles {args.roles}: classes are simulated without roles alone")
+    return Goal(_slo(args.goodput), args.attainment, args.growth, classes)
+
+
+def classes_in(path: Path) -> tuple[RequestClass, ...]:
+    """Return the `classes` of a file of settings.
+
+    Raises:
+        InputError: it cannot be read, or has no classes.
+    """
+    try:
+        found = load({}, {}, path, ()).config.classes
+    except ConfigError as error:
+        raise InputError(f"--classes: {error}") from None
+    if not found:
+        raise InputError(f"--classes {path}: it has no `classes:`")
+    return tuple(class_of(name, one) for name, one in found.items())
 
 
 def _slo(texts: Sequence[str]) -> Slo:

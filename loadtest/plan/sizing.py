@@ -214,4 +214,4 @@ class Sizing:
 
 
 def _share(trial: Trial) -> float:
-    return trial.attained.share
+    return trial.reached

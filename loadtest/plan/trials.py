@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean
 from typing import TypeVar
@@ -16,6 +16,7 @@ from loadtest.lab.store import Result
 from loadtest.plan.traffic import Piece
 from loadtest.report.verdict import Answer, GoalVerdict, ShareInterval, needed_total, verdict, wilson
 from loadtest.sim.handover import HandoverSetting
+from router.placement.admission.classes import RequestClass
 from router.placement.fleet.endpoints import DECODE, PREFILL
 
 K = TypeVar("K")
@@ -24,11 +25,15 @@ Run = Callable[[Sequence[Cell]], list[Result]]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The service level, the share of calls that has to meet it, and the growth of the traffic for which it holds."""
+    """The service level, the share of calls that has to meet it, and the growth of the traffic for which it holds.
+
+    With `classes` it has to hold for the calls of each class, by the class's own service level if it has one.
+    """
 
     slo: Slo
     share: float
     growth: float = 1.0
+    classes: tuple[RequestClass, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,15 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The measures of the seeds that were simulated, and the verdict on all of their calls."""
+    """The measures of the seeds that were simulated, and the verdict on all of their calls.
+
+    With classes it is met if it is for each of them; `classes` has the verdicts of those that have calls.
+    """
 
     shape: FleetShape
     verdict: GoalVerdict
     measures: tuple[Measures, ...]
+    classes: Mapping[str, GoalVerdict] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -65,7 +74,12 @@ class Trial:
     @property
     def attained(self) -> ShareInterval:
         """The share of calls that met the service level, with Wilson's 95 % interval."""
-        return wilson(self.verdict.total - self.verdict.late, self.verdict.total)
+        return interval(self.verdict)
+
+    @property
+    def reached(self) -> float:
+        """The share of calls that met the service level, in the class in which the fewest did."""
+        return min(interval(one).share for one in self.classes.values() or [self.verdict])
 
     def mean(self, figure: Callable[[Measures], float]) -> float:
         """Return the mean of a figure over the seeds."""
@@ -73,6 +87,10 @@ class Trial:
 
     def waiting(self) -> Counter[str]:
         return sum((Counter(one.pressure.waiting) for one in self.measures), Counter())
+
+
+def interval(one: GoalVerdict) -> ShareInterval:
+    return wilson(one.total - one.late, one.total)
 
 
 class Trials:
@@ -96,28 +114,37 @@ class Trials:
                 if key in trials:  # a seed beside the one that decided
                     continue
                 done[key].append(result.measures)
-                judged = self._judged(done[key], seeds)
-                if judged.answer is not Answer.UNDECIDED or len(done[key]) == seeds:
-                    trials[key] = Trial(shapes[key], judged, tuple(done[key]))
+                trial = self._trial(shapes[key], done[key], seeds)
+                if trial.verdict.answer is not Answer.UNDECIDED or len(done[key]) == seeds:
+                    trials[key] = trial
         return trials
 
     def one_seed(self, asked: Sequence[tuple[FleetShape, Piece, float]]) -> list[Trial]:
         """Simulate several fleets with one seed each, side by side; the last value is a factor on the step times."""
         results = self._run([self._cell(shape, piece, 0, step_time) for shape, piece, step_time in asked])
-        return [
-            Trial(shape, self._judged([result.measures], 1), (result.measures,))
-            for (shape, _, _), result in zip(asked, results, strict=True)
-        ]
+        return [self._trial(shape, [result.measures], 1) for (shape, _, _), result in zip(asked, results, strict=True)]
 
-    def _judged(self, done: Sequence[Measures], wanted: int) -> GoalVerdict:
+    def _trial(self, shape: FleetShape, done: Sequence[Measures], wanted: int) -> Trial:
+        every = self._judged([one.all for one in done], wanted)
+        if not self.goal.classes:
+            return Trial(shape, every, tuple(done))
+        names = [one.name for one in self.goal.classes if any(one.name in seed.kinds for seed in done)]
+        by_class = {
+            name: self._judged([seed.kinds[name] for seed in done if name in seed.kinds], wanted) for name in names
+        }
+        answers = {one.answer for one in by_class.values()}
+        answer = next((one for one in (Answer.NOT_MET, Answer.UNDECIDED) if one in answers), Answer.MET)
+        return Trial(shape, replace(every, answer=answer), tuple(done), by_class)
+
+    def _judged(self, done: Sequence[Figures], wanted: int) -> GoalVerdict:
         """Judge the calls of the seeds so far, as all those that are wanted would be judged.
 
         A verdict comes early if it cannot change, or if it stays although all seeds to come are just at the goal.
         Seeds have nearly the same calls. One seed alone does not meet the goal for all: its workers may be fast.
         """
         share = self.goal.share
-        calls = sum(one.all.calls for one in done)
-        late = sum(_late(one.all) for one in done)
+        calls = sum(one.calls for one in done)
+        late = sum(_late(one) for one in done)
         judged = verdict(late, calls, share)
         if len(done) == wanted:
             return judged
@@ -132,7 +159,8 @@ class Trials:
     def _cell(self, shape: FleetShape, piece: Piece, seed: int, step_time: float) -> Cell:
         models = replace(self._models, warm_up_s=piece.warm_up_s, step_time=self._models.step_time * step_time)
         fleet = Fleet(shape.workers, shape.profile)
-        setting = Setting(fleet, self.goal.slo, models, piece.warm_up_s + piece.length_s, shape.handover)
+        window_s = piece.warm_up_s + piece.length_s
+        setting = Setting(fleet, self.goal.slo, models, window_s, shape.handover, self.goal.classes)
         return Cell(piece.trace, shape.policy, self.goal.growth, seed, setting)
 
 

@@ -17,6 +17,10 @@ SHARED = (
     "answer_p50_tokens=20,answer_p90_tokens=60"
 )
 CHATS = "generator:multi_turn:rate_per_s=1.5"
+UPLOADS = (
+    "generator:documents_beside_chats:rate_per_s=2,upload_share=0.2,low_document_tokens=8000,"
+    "high_document_tokens=30000,answer_p50_tokens=20,answer_p90_tokens=60"
+)
 ALONE = (
     "generator:no_reuse:rate_per_s=6,prompt_p50_tokens=4000,prompt_p90_tokens=8000,answer_p50_tokens=20,"
     "answer_p90_tokens=60"
@@ -28,14 +32,14 @@ def planner():
     """Trials and their sizing over a generator; `ran` collects the cells."""
     results: dict[object, Result] = {}
 
-    def make(trace, slo=None, share=0.8, growth=1.0, seeds=2, kv_tokens=30_000):
+    def make(trace, slo=None, share=0.8, growth=1.0, seeds=2, kv_tokens=30_000, classes=()):
         def run(cells):
             for cell in cells:
                 if cell not in results:
                     results[cell] = Result("", "", {}, run_cell(cell))
             return [results[cell] for cell in cells]
 
-        goal = Goal(slo or Slo(ttft_ms=500.0), share, growth)
+        goal = Goal(slo or Slo(ttft_ms=500.0), share, growth, classes)
         trials = Trials(run, goal, Models(kv_tokens=kv_tokens, block_tokens=256), jobs=2)
         busiest = Piece(trace, 0.0, 15.0, 5.0, 300, 20.0, 15.0)
         traffic = Traffic(trace, 15.0, 300, busiest, None, ())

@@ -6,7 +6,7 @@ import pytest
 
 from backends.engine.profile import Fingerprint, load_profile
 from router.cli.main import main
-from tests.loadtest.plan.conftest import ALONE
+from tests.loadtest.plan.conftest import ALONE, UPLOADS
 from tests.router.placement.test_decision_log import recorded
 
 SMALL = (
@@ -21,6 +21,11 @@ SMALL = (
     "--jobs",
     "1",
 )
+CLASSES = """\
+classes:
+  chat: {floor: 0.5, slo: {ttft: 0.5}}
+  default: {share: 0}
+"""
 GOOD = ("--trace", ALONE, "--goodput", "ttft:1000", "--attainment", "0.8", *SMALL)
 
 
@@ -38,7 +43,8 @@ def test_a_plan_is_printed_and_written(capsys, tmp_path):
     assert code == 0 and fleet["verdict"] == "met"
     assert plan["workers"] == fleet["workers"] > 1
     assert fleet["cost_per_day"] == fleet["workers"] * 48.0
-    assert plan["goal"] == {"ttft_ms": 1000.0, "tpot_ms": None, "e2el_ms": None, "attainment_share": 0.8}
+    limits = {"ttft_ms": 1000.0, "tpot_ms": None, "e2el_ms": None}
+    assert plan["goal"] == {**limits, "attainment_share": 0.8, "classes": {}}
     assert set(plan["workers_by_step_time_factor"]) == {"0.8", "1.0", "1.2"}
     assert fleet["attained_share_with_one_lost"] < 0.8 <= fleet["attained_share"]
     assert f"Take {fleet['workers']} x llama-3.1-8b-a100, lpwl for" in printed.out
@@ -66,6 +72,18 @@ def test_a_calibrated_profile_is_a_candidate_and_says_what_it_was_made_on(capsys
     assert (profile["name"], profile["fingerprint"]["gpu"]) == (str(made), "NVIDIA H200")
 
 
+def test_classes_are_those_of_the_settings(capsys, tmp_path):
+    (tmp_path / "gateway.yaml").write_text(CLASSES)
+    words = ("--trace", UPLOADS, "--classes", str(tmp_path / "gateway.yaml"), "--attainment", "0.8", *SMALL, "--quick")
+    code, printed = planned(capsys, *words, "--policy", "lpwl", "--json", str(tmp_path / "plan.json"))
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    (fleet,) = plan["fleets"]
+    assert code == 0
+    assert plan["goal"]["classes"] == {"chat": {"ttft_ms": 500.0, "tpot_ms": None, "e2el_ms": None}}
+    assert fleet["classes"]["chat"]["verdict"] == "met" and fleet["classes"]["default"]["calls"] > 0
+    assert "of class chat: TTFT at most 500 ms." in printed.out
+
+
 def test_exit_codes_are_verdicts(capsys):
     quick = ("--policy", "lpwl", "--quick", "--max-workers", "2")
     code, printed = planned(capsys, *GOOD, *quick, "--goodput", "ttft:1")
@@ -77,6 +95,8 @@ def test_exit_codes_are_verdicts(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--trace", ALONE, *SMALL), "there is no service level"),
+        ((*GOOD, "--classes", "nowhere.yaml"), "cannot read 'nowhere.yaml'"),
         (GOOD[2:], "one of the arguments --trace --log is required"),
         ((*GOOD, "--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         ((*GOOD, "--log", "nowhere.jsonl"), "not allowed with argument"),

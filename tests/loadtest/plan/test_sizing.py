@@ -10,7 +10,8 @@ from loadtest.plan.sizing import limit
 from loadtest.plan.traffic import Piece
 from loadtest.plan.trials import FleetShape, Goal, Trials
 from loadtest.report.verdict import Answer, verdict
-from tests.loadtest.plan.conftest import ALONE, CHATS, SHARED, kind
+from router.placement.admission.classes import RequestClass
+from tests.loadtest.plan.conftest import ALONE, CHATS, SHARED, UPLOADS, kind
 
 SLACK = Slo(ttft_ms=1_000.0)
 
@@ -136,3 +137,17 @@ def test_the_limit_is_what_calls_missed_or_waited_for(planner):
 
 def replaced(struct, **changes):
     return type(struct)(**{name: getattr(struct, name) for name in struct.__struct_fields__} | changes)
+
+
+def test_each_class_has_to_meet_its_own_service_level(planner):
+    chat, rest = RequestClass("chat", 1.0, 0.5, ttft_s=0.5), RequestClass("default", 0.0)
+    alike = planner(UPLOADS, kv_tokens=200_000)[1].sizes([kind(most=8)])[0]
+    _, sizing, piece = planner(UPLOADS, Slo(), kv_tokens=200_000, classes=(chat, rest))
+    (size,) = sizing.sizes([kind(most=8)])
+    assert size.met and size.workers < alike.workers, "uploads may wait"
+    assert set(size.fleet.classes) == {"chat", "default"}
+    assert size.fleet.verdict.total == sum(one.total for one in size.fleet.classes.values())
+    assert size.fleet.reached == 1 - size.fleet.classes["chat"].late / size.fleet.classes["chat"].total < 1.0
+    strict = planner(UPLOADS, Slo(ttft_ms=900.0), kv_tokens=200_000, classes=(chat, rest))[0]
+    late = tried(strict, size.fleet.shape, piece, 2)
+    assert late.classes["default"].late > 0, "a class without a service level has that of all calls"
