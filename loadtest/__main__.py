@@ -15,10 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from loadtest.admission import command as admission
         from loadtest.bench import command as bench
         from loadtest.compare import command as compare
-        from loadtest.lab import command as lab
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
-        from loadtest.tournament import results_digest
+        from loadtest.tournament import results_digest, sim
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("admission", admission),
         ("bench", bench),
         ("compare", compare),
-        ("sim", lab),
+        ("sim", sim),
         ("soak", soak),
         ("tournament", tournament),
         ("results-digest", results_digest),

@@ -8,10 +8,8 @@ from statistics import fmean
 
 from loadtest.compare.trial import Trial
 from loadtest.lab.cell import Cell
-from loadtest.lab.findings import MEASURES, Measure
-from loadtest.lab.measures import Measures
+from loadtest.lab.measures import MEASURES, Measure, Measures
 from loadtest.lab.saturation import Saturation
-from loadtest.lab.store import Result
 from loadtest.report.confidence import Interval, interval
 
 # Goodput is per second. Where clients wait for an answer before the next call, a slow rule gets fewer calls, and may
@@ -55,10 +53,10 @@ class Findings:
         return self.policies[-1] if self.policies else self.names[-1]
 
     def live(self, measure: Measure) -> Values:
-        return {name: [_value(measure, one.live[name].measures) for one in self.seeds] for name in self.names}
+        return {name: [measure.of(one.live[name].measures) for one in self.seeds] for name in self.names}
 
     def modelled(self, measure: Measure) -> Values:
-        return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
+        return {rule: [measure.of(one.modelled[rule]) for one in self.seeds] for rule in self.policies}
 
     def ttft_ms(self, name: str, figure: str, *, live: bool) -> list[float]:
         """Return a TTFT figure of a contender or a rule, one per seed."""
@@ -83,7 +81,3 @@ class Findings:
             for name, trial in one.live.items()
             for error in trial.errors
         ]
-
-
-def _value(measure: Measure, measures: Measures) -> float:
-    return measure.of(Result("", "", {}, measures))

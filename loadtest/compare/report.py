@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from loadtest.compare.findings import COMPARED, IMBALANCE, TTFTS, Findings
-from loadtest.lab.findings import Measure
+from loadtest.lab.measures import Measure
 from loadtest.report.confidence import Interval, interval
 from loadtest.report.sheet import Sheet, markdown, print_sheet
 

@@ -22,6 +22,12 @@ from loadtest.report.confidence import half_width
 
 MARGIN = 0.02
 LEVEL = 0.05
+READING = (
+    "mean over seeds, plus or minus half the width of its 95 % interval (Student's t); * best, = not inferior to it: a"
+    f" mean more than {MARGIN:.0%} worse is ruled out at 5 %, - worse at 5 % (both by paired t tests over the seeds,"
+    " Holm-corrected for the rules compared), no mark: undecided"
+)
+"""What figures and marks mean, on every page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,15 @@ class Standing:
     best: bool = False
     not_inferior: bool | None = None
     worse: bool | None = None
+
+    @property
+    def mark(self) -> str:
+        return "*" if self.best else "=" if self.not_inferior else "-" if self.worse else ""
+
+    def figure(self, form: str) -> str:
+        """Format the mean with its interval and its mark."""
+        half = "" if self.half is None else f" ±{self.half:{form}}"
+        return f"{self.mean:{form}}{half} {self.mark}".rstrip()
 
 
 def standings(values: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> list[Standing]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 
@@ -66,3 +68,31 @@ class Measures(msgspec.Struct, frozen=True):
     arrivals_per_s: float
     virtual_s: float
     pressure: Pressure = msgspec.field(default_factory=Pressure)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number by which rules are compared, its format, and whether higher is better."""
+
+    name: str
+    title: str
+    form: str
+    higher_is_better: bool = False
+
+    def of(self, measures: Measures) -> float:
+        return float(getattr(measures if self.name in ("amplification", "imbalance") else measures.all, self.name))
+
+
+MEASURES = (
+    Measure("ttft_mean_ms", "TTFT mean, ms", ",.0f"),
+    Measure("ttft_p99_ms", "TTFT p99, ms", ",.0f"),
+    Measure("goodput_share", "goodput, share of calls", ".3f", True),
+    Measure("goodput_per_s", "goodput, calls/s", ",.3f", True),
+    Measure("tpot_mean_ms", "TPOT mean, ms", ",.1f"),
+    Measure("itl_p99_ms", "inter-token gap p99, ms", ",.1f"),
+    Measure("e2e_mean_ms", "E2E mean, ms", ",.0f"),
+    Measure("hit_share", "hit / prompt tokens", ".3f", True),
+    Measure("reuse_share", "hit / reusable tokens", ".3f", True),
+    Measure("amplification", "prefill amplification", ".2f"),
+    Measure("imbalance", "imbalance", ".2f"),
+)

@@ -10,7 +10,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -18,9 +17,7 @@ from rich.progress import (
 from rich.table import Column
 
 from loadtest.lab.cell import Cell
-from loadtest.lab.saturation import USUAL_TRIES, Saturation
 from loadtest.lab.store import Result, Store
-from loadtest.lab.study import Study
 from loadtest.lab.sweep import Sweep
 
 
@@ -31,29 +28,9 @@ class Watched:
         self._bar = bar
         self._sweep = sweep
 
-    def saturations(self, study: Study, title: str = "") -> tuple[Saturation, Saturation | None]:
-        """Return load 1.0, and round robin's if the study wants it.
-
-        Raises:
-            SaturationError: there is no load 1.0.
-        """
-        bar = self._bar
-        tasks: dict[str, TaskID] = {}
-
-        def tried(cells: list[Cell]) -> list[Result]:
-            name = f"{title}load 1.0 by {cells[0].policy}"
-            if name not in tasks:
-                tasks[name] = bar.add_task(name)
-            task = tasks[name]
-            self._print(f"{name}: {cells[0].rate:.2f} x the trace's rate")
-            done = next(one.completed for one in bar.tasks if one.id == task)
-            bar.update(task, total=max(USUAL_TRIES * len(cells), done + len(cells)))
-            return self._sweep.results(cells, lambda result: bar.advance(task))
-
-        found = study.saturations(tried)
-        for task in tasks.values():
-            bar.remove_task(task)
-        return found
+    def tried(self, title: str, cells: list[Cell]) -> list[Result]:
+        """Return the results of one try of a search for saturation."""
+        return self.results(f"{title}load 1.0 by {cells[0].policy}: {cells[0].rate:.2f} x the trace's rate", cells)
 
     def results(self, name: str, cells: Sequence[Cell]) -> list[Result]:
         task, done = self._bar.add_task(name, total=len(cells)), 0

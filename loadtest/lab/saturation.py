@@ -16,8 +16,6 @@ RULE = "lpwl"
 SEEDS = 3
 PRECISION = 0.02
 """Relative precision of the rate."""
-USUAL_TRIES = 9
-"""Three tries until the rate lies between two, then six halvings of that factor of two down to the precision."""
 LEAST_CALLS = 10
 """Least number of calls per seed: a percentile of fewer says nothing."""
 WIDEST = 2.0**12

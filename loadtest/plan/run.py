@@ -16,10 +16,10 @@ from rich.console import Console
 
 from backends.engine.profile import load_profile
 from loadtest.arguments import INPUT_ERROR, above_zero, positive, profile_name
+from loadtest.fleet.process import INTERRUPTED
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import policies
 from loadtest.lab.models import models_of
-from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError

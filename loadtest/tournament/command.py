@@ -66,6 +66,6 @@ def workloads(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing runs, write the files, print the ranking; return the exit code."""
-    from loadtest.tournament.run import run as start  # imported here so that other commands' help need not wait
+    from loadtest.tournament.run import tournament  # imported here so that other commands' help need not wait
 
-    return start(args)
+    return tournament(args)

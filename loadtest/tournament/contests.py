@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models
-from loadtest.lab.study import Study
+from loadtest.tournament.study import ENOUGH_SEEDS, Extent, Study
 from loadtest.workload.source import GENERATOR
 from policies.registry import BUILT_IN
 
 WARM_UP_SHARE = 0.2
 """Share of the window that is warm-up: the lab's 240 s of 1200."""
-
-ENOUGH_SEEDS = 10
 
 SLOS = {"llama-3.1-8b": Slo(2_000.0, 100.0), "llama-3.1-70b": Slo(2_000.0, 200.0)}
 """By model size, from MLPerf Inference's server scenario: Llama-3.1-8B 2000/100 ms, Llama-2-70B 2000/200 ms."""
@@ -49,6 +46,10 @@ class Contest:
             return self.trace
         found = sorted(traces.glob(f"{self.trace}*")) if traces is not None else []
         return str(found[0]) if found else None
+
+    def study(self, source: str, extent: Extent) -> Study:
+        models = Models(block_tokens=self.block_tokens, warm_up_s=WARM_UP_SHARE * extent.window_s)
+        return Study(self.name, self.title, source, Setting(self.fleet, self.slo, models, extent.window_s), extent)
 
 
 _EIGHT = Fleet(8, "llama-3.1-8b-h100")
@@ -94,30 +95,6 @@ CONTESTS = (
         512,
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much is played: `policies` at `loads`, with `seeds` windows of `window_s` from `first_seed` on.
-
-    The first of `policies` is the judged one.
-    """
-
-    policies: Sequence[str]
-    loads: Sequence[float]
-    seeds: int
-    window_s: float
-    first_seed: int = 0
-
-    @property
-    def quick(self) -> bool:
-        """Whether there are too few seeds for a published table."""
-        return self.seeds < ENOUGH_SEEDS
-
-    def study(self, contest: Contest, trace: str) -> Study:
-        models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
-        setting = Setting(contest.fleet, contest.slo, models, self.window_s)
-        return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed, round_robin=True)
 
 
 FULL = Extent(tuple(BUILT_IN), (0.3, 0.6, 0.8, 0.95, 1.05), ENOUGH_SEEDS, 1_200.0)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from loadtest.lab.comparison import Standing
-from loadtest.lab.findings import READING, figure
+from loadtest.lab.comparison import READING, Standing
 from loadtest.report.sheet import table
-from loadtest.tournament.contests import ENOUGH_SEEDS
 from loadtest.tournament.ranking import BOUND, HEAVY, SATURATED, Loss, losses, matches, overall
-from loadtest.tournament.scores import RANKED, Scores, Workload
+from loadtest.tournament.scores import RANKED, REPORTED, Scores, Workload
+from loadtest.tournament.study import ENOUGH_SEEDS
 
-FILE = "tournament.md"
 PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
 """Names of pictures, with their subjects."""
 
 
-def page(scores: Scores) -> str:
+def page(scores: Scores, name: str) -> str:
+    """Return the page; `name` begins the names of its pictures. That of one workload has every measure."""
     parts = [
-        "# The tournament: every rule on every workload",
+        f"# {name.capitalize()}: every rule on every workload",
         "This page says how long clients wait and how much work gets done under each routing rule, on each workload at"
         " several\nloads. It also names every case in which the judged rule loses, and by how much.",
         _made(scores),
@@ -32,13 +31,13 @@ def page(scores: Scores) -> str:
         *_losses(scores),
         "## What was played",
         *_played(scores),
-        *(part for workload in scores.workloads for part in _workload(scores, workload)),
+        *(part for workload in scores.workloads for part in _workload(scores, workload, name)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def picture(workload: Workload, what: str) -> str:
-    return f"tournament-{workload.name}-{what}.png"
+def picture(name: str, workload: Workload, what: str) -> str:
+    return f"{name}-{workload.name}-{what}.png"
 
 
 def _behind(one: Standing) -> str:
@@ -73,8 +72,8 @@ def _overall(scores: Scores) -> Iterator[str]:
         (
             (
                 _name(scores, one.policy),
-                figure(one.goodput, ".3f"),
-                figure(one.sustained, ".3f"),
+                one.goodput.figure(".3f"),
+                one.sustained.figure(".3f"),
                 *(f"{ratio:.2f}" for ratio in one.times.values()),
                 f"{one.held} of {one.played}",
                 f"{one.worst:+.1%}: {one.worst_at}" if one.worst > 0.0 else "none behind",
@@ -125,9 +124,8 @@ def _loss(loss: Loss) -> tuple[str, ...]:
 
 
 def _played(scores: Scores) -> Iterator[str]:
-    heads = "workload", "trace", "fleet", "SLO, TTFT:TPOT", "KV block", "load 1.0", "round robin's"
     yield table(
-        (*heads, "calls measured"),
+        ("workload", "trace", "fleet", "SLO, TTFT:TPOT", "KV block", "load 1.0", "round robin's", "calls measured"),
         (
             (
                 one.title,
@@ -136,7 +134,7 @@ def _played(scores: Scores) -> Iterator[str]:
                 f"{one.ttft_ms:g}:{one.tpot_ms:g} ms",
                 "the trace's own" if one.block_tokens is None else f"{one.block_tokens} tokens",
                 f"{one.load_1_calls_per_s:.2f} calls/s",
-                "no rate" if one.round_robin_calls_per_s is None else f"{one.round_robin_calls_per_s:.2f} calls/s",
+                "-" if one.round_robin_calls_per_s is None else f"{one.round_robin_calls_per_s:.2f} calls/s",
                 f"{one.calls:,}",
             )
             for one in scores.workloads
@@ -145,19 +143,30 @@ def _played(scores: Scores) -> Iterator[str]:
     yield (
         "Load 1.0 is where `lpwl`'s 90th percentile of TTFT crosses the service level. Of a trace the window is of its"
         " own time, replayed at each load; a generator fills the window at the rate. KV blocks are larger than an"
-        " engine's 16 tokens where prompts are long: that runs faster, and every rule's caches hit a little less."
+        " engine's 16 tokens where prompts are long: that runs faster, and every rule's caches hit a little less. A"
+        " dash: round robin holds the service level at no rate, or no rate was searched."
     )
 
 
-def _workload(scores: Scores, workload: Workload) -> Iterator[str]:
+def _workload(scores: Scores, workload: Workload, name: str) -> Iterator[str]:
     """Yield the pictures, and for each load a table with a column per measure, from its best rule down."""
     yield f"## {workload.title[0].upper()}{workload.title[1:]}"
-    yield "\n".join(f"![{shown} by load]({picture(workload, file)})" for file, shown in PICTURES.items())
+    yield "\n".join(f"![{shown} by load]({picture(name, workload, file)})" for file, shown in PICTURES.items())
     for load, found in groupby(matches(scores, [workload]), lambda match: match.load):
         columns = [
-            [f"{_name(scores, one.policy)} {figure(one, match.measure.form)}" for one in match.standings]
+            [f"{_name(scores, one.policy)} {one.figure(match.measure.form)}" for one in match.standings]
             for match in found
         ]
         places = map(str, range(1, len(scores.policies) + 1))
         yield f"### {workload.title}, load {load:g}"
         yield table(("place", *(measure.title for measure in RANKED)), zip(places, *columns, strict=True))
+        if len(scores.workloads) == 1:
+            yield _others(scores, workload, load)
+
+
+def _others(scores: Scores, workload: Workload, load: float) -> str:
+    """Return a row per rule, with the measures that are not ranked."""
+    measures = [measure for measure in REPORTED if measure not in RANKED]
+    columns = [[one.figure(measure.form) for one in workload.standings(measure, load)] for measure in measures]
+    names = [_name(scores, policy) for policy in workload.policies]
+    return table(("rule", *(measure.title for measure in measures)), zip(names, *columns, strict=True))

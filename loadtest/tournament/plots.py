@@ -7,7 +7,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
-from loadtest.lab.findings import MEASURES, Measure
+from loadtest.lab.measures import MEASURES, Measure
 from loadtest.tournament.scores import Workload
 
 SIZE_IN = (7.5, 4.2)

@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean
 
 from loadtest.lab.comparison import Standing, standings
-from loadtest.lab.findings import Measure
+from loadtest.lab.measures import Measure
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 SATURATED = 1.0

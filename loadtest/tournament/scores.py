@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from loadtest.lab.comparison import Standing, standings
-from loadtest.lab.findings import MEASURES, Findings, Measure
+from loadtest.lab.measures import MEASURES, Measure
 from loadtest.lab.saturation import Saturation
 from loadtest.lab.store import Result
-from loadtest.tournament.contests import Contest
+from loadtest.tournament.study import Study
+from loadtest.workload.source import GENERATOR
 
 FILE = "results.json"
 RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
@@ -96,28 +97,29 @@ class Scores(msgspec.Struct, frozen=True):
         return self.policies[0]
 
 
-def workload(contest: Contest, findings: Findings, robin: Saturation | None) -> Workload:
-    """Return a contest's results. They keep a trace's file name, not its folder."""
-    trace = findings.study.trace
+def workload(study: Study, one: Saturation, robin: Saturation | None, results: Sequence[Result]) -> Workload:
+    """Return a study's results. They keep a trace's file name, not its folder."""
+    fleet, slo, models = study.setting.fleet, study.setting.slo, study.setting.models
     return Workload(
-        contest.name,
-        contest.title,
-        Path(trace).name if contest.recorded else trace,
-        contest.fleet.workers,
-        contest.fleet.profile,
-        contest.slo.ttft_ms,
-        contest.slo.tpot_ms,
-        contest.block_tokens,
-        findings.saturation.rate,
-        findings.saturation.arrivals_per_s,
+        study.name,
+        study.title,
+        study.source if study.source.startswith(GENERATOR) else Path(study.source).name,
+        fleet.workers,
+        fleet.profile,
+        slo.ttft_ms,
+        slo.tpot_ms,
+        models.block_tokens,
+        one.rate,
+        one.arrivals_per_s,
         None if robin is None else robin.arrivals_per_s,
-        [_row(one, load, findings.at(one, load)) for load in findings.loads for one in findings.policies],
+        [_row(policy, load, results) for load in study.extent.loads for policy in study.extent.policies],
     )
 
 
-def _row(policy: str, load: float, found: Sequence[Result]) -> Row:
+def _row(policy: str, load: float, results: Sequence[Result]) -> Row:
+    found = [one.measures for one in results if (one.cell["policy"], one.cell["load"]) == (policy, load)]
     values = {measure.name: [_short(measure.of(one)) for one in found] for measure in REPORTED}
-    return Row(policy, load, sum(one.measures.all.calls for one in found), values)
+    return Row(policy, load, sum(one.all.calls for one in found), values)
 
 
 def _short(value: float) -> float:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare import command as compare
-from loadtest.lab import command
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
 from loadtest.lab.models import Models, flag
+from loadtest.tournament import sim as command
 
 RIGHT = {
     "--trace": "generator:multi_turn",

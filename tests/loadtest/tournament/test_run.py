@@ -72,7 +72,7 @@ def test_the_files_hold_the_played_scores(finished):
         )
     assert {one["cell"]["setting"]["models"]["block_tokens"] for one in cells} == {512}
     text = (out / "tournament.md").read_text()
-    assert text == page(found)
+    assert text == page(found, "tournament")
     shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
     assert sorted(shown) == sorted(path.name for path in out.glob("*.png")) and len(shown) == 3
     line = "conversation trace (conversation_trace.jsonl*): --traces is not given"
@@ -107,23 +107,28 @@ def test_what_cannot_be_played_is_named_with_the_fix(tmp_path, capsys, monkeypat
 
 @pytest.fixture
 def held(monkeypatch):
-    """The extent, contests and command that flags amount to."""
+    """The extent, workloads and command that flags amount to."""
 
     def make(*words):
         parser, given = argparse.ArgumentParser(), []
         command.register(parser)
-        monkeypatch.setattr(running, "hold", lambda *asked: given.append(asked))
-        assert command.run(parser.parse_args(list(words))) == 0
-        ((_, extent, contests, _, _, _, asked),) = given
+
+        def play(console, studies, args, asked, left_out, **options):
+            given.append((studies, asked))
+            raise running.Refused("enough")
+
+        monkeypatch.setattr(running, "play", play)
+        assert command.run(parser.parse_args(list(words))) == 2
+        ((studies, asked),) = given
         assert asked == " ".join(["python -m loadtest tournament", *words])
-        return extent, [one.name for one in contests]
+        return studies[0].extent, [one.name for one in studies]
 
     return make
 
 
-def test_without_flags_it_is_the_published_table(held):
+def test_without_flags_it_is_the_published_table_but_for_the_trace(held):
     extent, contests = held()
-    assert (len(contests), extent.loads, extent.seeds, extent.window_s) == (6, (0.3, 0.6, 0.8, 0.95, 1.05), 10, 1200.0)
+    assert (len(contests), extent.loads, extent.seeds, extent.window_s) == (5, (0.3, 0.6, 0.8, 0.95, 1.05), 10, 1200.0)
     assert extent.policies[0] == "marginal_cost" and {"lpwl", "round_robin", "preble"} <= set(extent.policies)
     assert not extent.quick
 

@@ -1,4 +1,4 @@
-"""The whole command on a fleet of two, in this process: its files, what it prints, and how it goes on."""
+"""`sim`, whole, on a fleet of two, in this process: its files, what it prints, and how it goes on."""
 
 import argparse
 import io
@@ -7,19 +7,22 @@ import re
 import shutil
 from contextlib import redirect_stdout
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from loadtest.lab import command, progress, saturation
-from loadtest.lab import study as studies
+from loadtest.lab import progress, saturation
 from loadtest.lab.sweep import SweepError
+from loadtest.tournament import plots
+from loadtest.tournament import sim as command
+from loadtest.tournament.scores import Scores
 from tests.support.sweep_here import SweepHere
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A folder in which the command has run, and what it said."""
-    out, said = tmp_path_factory.mktemp("lab"), io.StringIO()
+    out, said = tmp_path_factory.mktemp("sim"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
         patch.setattr(progress, "Sweep", SweepHere())
         patch.setattr(saturation, "PRECISION", 1.0)
@@ -33,6 +36,7 @@ def copied(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(saturation, "PRECISION", 1.0)
     here = SweepHere(stop_after=0)
     monkeypatch.setattr(progress, "Sweep", here)
+    monkeypatch.setattr(plots, "curves", lambda *asked: {})
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, here
 
@@ -49,22 +53,21 @@ def start(out, *more):
 
 
 def test_files_and_words(finished):
-    tmp_path, said = finished
-    assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said
-    assert "load 0.5: times" in said and "load 0.9: placement" in said
+    out, said = finished
     # How far it is, where there is no terminal.
-    assert "load 1.0 by lpwl: 1.00 x the trace's rate" in said
-    assert "cells: 1 of 8" in said and "cells: 8 of 8" in said
+    assert "trace: load 1.0 by lpwl: 1.00 x the trace's rate: 3 of 3" in said
+    assert "trace: 1 of 8" in said and "trace: 8 of 8" in said
+    assert (out / "sim.md").read_text() in said and len(list(out.glob("sim-trace-*.png"))) == 3
+    assert "### trace, load 0.9" in said and "| rule | goodput, share of calls | TPOT mean, ms |" in said
 
-    results = json.loads((tmp_path / "results.json").read_bytes())
-    assert len(results["cells"]) == 2 * 2 * 2
-    assert {(one["cell"]["policy"], one["cell"]["load"], one["cell"]["seed"]) for one in results["cells"]} == {
-        (policy, load, seed) for policy in ("lpwl", "round_robin") for load in (0.5, 0.9) for seed in (0, 1)
-    }
-    assert results["load_1"]["rate"] > 0.0
-    assert {one["verdict"] for one in results["standings"]} >= {"best"}
-    cells = {one["cell"]["load"]: one["cell"]["rate"] for one in results["cells"]}
-    assert cells[0.9] == pytest.approx(0.9 * results["load_1"]["rate"])
+    found = msgspec.json.decode((out / "results.json").read_bytes(), type=Scores)
+    (workload,) = found.workloads
+    assert [(row.policy, row.load) for row in workload.rows] == [
+        (policy, load) for load in (0.5, 0.9) for policy in ("lpwl", "round_robin")
+    ]
+    assert all(len(row.values["hit_share"]) == 2 for row in workload.rows) and found.warm_up_s == 2.0
+    cells = [json.loads(line)["cell"] for line in (out / "cells.jsonl").read_bytes().splitlines()]
+    assert all(one["rate"] == 0.9 * workload.load_1_rate for one in cells if one["load"] == 0.9)
 
 
 def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
@@ -75,26 +78,15 @@ def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
     assert (here.ran, (out / "results.json").read_bytes()) == (0, first)
 
 
-def test_seeds_begin_where_they_are_said_to(copied, capsys):
+def test_seeds_begin_where_they_are_said_to(copied):
     out, here = copied
     before = json.loads((out / "results.json").read_bytes())
     assert start(out, "--first-seed", "1", "--seeds", "1") == 0
     assert here.ran == 0, "all of it is among those that are kept"
-    said, found = capsys.readouterr().out, json.loads((out / "results.json").read_bytes())
-    assert {one["cell"]["seed"] for one in found["cells"]} == {1}
-    assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said
-    assert found["load_1"] == before["load_1"]
-
-
-def test_round_robin_may_hold_the_level_at_no_rate(cell, monkeypatch):
-    def search(like, policy, run):
-        if policy == "round_robin":
-            raise saturation.SaturationError("too slow")
-        return saturation.Saturation(policy, 1.0, 2.0)
-
-    monkeypatch.setattr(studies, "saturation", search)
-    study = studies.Study("generator:multi_turn", ["lpwl"], [0.5], 3, cell().setting, round_robin=True)
-    assert study.saturations(lambda cells: []) == (saturation.Saturation("lpwl", 1.0, 2.0), None)
+    found = json.loads((out / "results.json").read_bytes())
+    ((first, *_), (row, *_)) = (one["workloads"][0]["rows"] for one in (before, found))
+    assert row["values"]["ttft_mean_ms"] == first["values"]["ttft_mean_ms"][1:]
+    assert found["workloads"][0]["load_1_rate"] == before["workloads"][0]["load_1_rate"]
 
 
 def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
@@ -116,7 +108,7 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
 def test_the_bar_says_how_much_is_left_in_80_columns(monkeypatch):
     terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
     with progress.progress_bar(terminal) as bar:
-        task = bar.add_task("--kv-lost-share 0.01 --no-kv-replay", total=1_500, completed=0)
+        task = bar.add_task("documents beside chats: load 1.0 by lpwl", total=1_500, completed=0)
         for number in range(0, 1_400, 20):
             bar.update(task, completed=number)
         bar.refresh()

@@ -2,7 +2,7 @@
 
 Every rule gets equal requests, seed by seed, at fractions of load 1.0. Load 1.0 is the arrival rate at which the 90th
 percentile of TTFT under lpwl crosses the SLO; a bisection finds it first. The command stores each finished run in
---out. After Ctrl-C, the same command resumes. It writes results.json and prints the tables.
+--out. After Ctrl-C, the same command resumes. It writes sim.md, plots and results.json, and prints the page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["register", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the missing cells, write the files, print the tables; return the exit code."""
-    from loadtest.lab.run import run as start  # imported here so that other commands' help need not wait
+    """Run the missing cells, write the files, print the page; return the exit code."""
+    from loadtest.tournament.run import sim  # imported here so that other commands' help need not wait
 
-    return start(args)
+    return sim(args)
