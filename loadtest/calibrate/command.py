@@ -43,7 +43,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--hardware", metavar="TEXT", help="the GPU, where the worker does not say it")
     for name in ("--max-num-batched-tokens", "--max-num-seqs"):
         parser.add_argument(name, type=positive, metavar="N", help="as vLLM's flag, where no worker says it")
-    parser.add_argument("--shared", action="store_true", help="measure a worker that serves other requests too")
     kernels = parser.add_argument_group("kernels of a config.json (needs torch)")
     add = kernels.add_argument
     add("--worker", metavar="URL", help="scale the kernels' times to this worker, and take its limits")
@@ -51,7 +50,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add("--block-size", type=positive, metavar="N", help="block, where no worker says it (default 16)")
     add("--tensor-parallel", type=positive, metavar="N", help="GPUs of a worker (default 1)")
     add("--link-gb-per-s", type=above_zero, metavar="X", help="speed of the links between them")
-    add("--device", metavar="NAME", help="torch's name of the device (default: a GPU where there is one)")
     parser.set_defaults(run=run)
 
 

@@ -17,7 +17,7 @@ from loadtest.calibrate.worker.facts import Given
 from loadtest.calibrate.worker.plan import WorkerLimits
 from loadtest.calibrate.worker.profile import Target, check, profile_of_worker
 
-OF_KERNELS = ("worker", "kv_tokens", "block_size", "tensor_parallel", "link_gb_per_s", "device")
+OF_KERNELS = ("worker", "kv_tokens", "block_size", "tensor_parallel", "link_gb_per_s")
 BLOCK_SIZE = 16
 """vLLM's default."""
 
@@ -59,12 +59,11 @@ async def _profile(args: argparse.Namespace) -> Profile:
         raise CalibrationError("several GPUs exchange results: write --link-gb-per-s, which one GPU cannot measure")
     ranks = Ranks(args.tensor_parallel or 1, args.link_gb_per_s or 1.0)
     if args.worker is None:
-        _refuse(args, ("shared",), "without --worker there is no")
         target, limits = None, _limits(args)
     else:
         _refuse(args, ("kv_tokens", "block_size"), "the worker says its own, so that there is no")
         target, limits = _target(args, args.worker), None
-    source = KernelSource(config, ranks, args.device, limits, args.hardware)
+    source = KernelSource(config, ranks, limits, args.hardware)
     return await profile_of_kernels(source, target, say)
 
 
@@ -75,7 +74,7 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
 
 
 def _target(args: argparse.Namespace, url: str) -> Target:
-    return Target(url, Given(args.max_num_batched_tokens, args.max_num_seqs, args.hardware), args.shared)
+    return Target(url, Given(args.max_num_batched_tokens, args.max_num_seqs, args.hardware))
 
 
 def _limits(args: argparse.Namespace) -> WorkerLimits | None:

@@ -56,7 +56,7 @@ def test_kernels_are_timed_with_torch_on_a_cpu(executable, tmp_path, more):
     """vLLM's environment has torch. A core's own time for the thread does not depend on what else runs."""
     (tmp_path / "config.json").write_text(json.dumps({**TINY, **more}))
     out = tmp_path / "found.toml"
-    flags = ["--kv-tokens", "200000", "--max-num-batched-tokens", "2048", "--max-num-seqs", "64", "--device", "cpu"]
+    flags = ["--kv-tokens", "200000", "--max-num-batched-tokens", "2048", "--max-num-seqs", "64"]
     run = [str(executable.with_name("python")), "-c", RUN, str(tmp_path), *flags, "--out", str(out)]
     done = subprocess.run(run, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -18,12 +18,11 @@ UNKNOWN = "the time of the engine's scheduler, of its own kernels (fp8, fused at
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """The model in `config`; `device` is torch's name, None for a GPU where there is one. `limits` are taken from the
-    worker where there is one; `hardware` is a name in place of torch's."""
+    """The model in `config`. `limits` are taken from the worker where there is one; `hardware` is a name in place of
+    torch's."""
 
     config: Path
     ranks: Ranks
-    device: str | None
     limits: WorkerLimits | None
     hardware: str | None = None
 
@@ -73,7 +72,7 @@ def _timed(shape: ModelShape, source: KernelSource, say: Say) -> tuple[FittedCos
         from loadtest.calibrate.kernels.torch_timer import TorchTimer
     except ModuleNotFoundError as error:
         raise CalibrationError(f"kernels are timed with torch: pip install 'warmroute[calibrate]' ({error})") from None
-    timer = TorchTimer(source.device)
+    timer = TorchTimer()
     grid = GPU_GRID if timer.on_gpu else CPU_GRID
     fingerprint = timer.fingerprint()
     if source.hardware is not None:

@@ -55,12 +55,10 @@ class Calls:
         self._url = url
         self._model = model
 
-    async def answer(self, prompt: Sequence[int]) -> float:
-        """Send one prompt for one token; return the seconds until its answer was there."""
-        started_s = time.monotonic()
+    async def answer(self, prompt: Sequence[int]) -> None:
+        """Send one prompt for one token."""
         async for _ in self._events({"prompt": prompt, "max_tokens": 1}):
             pass
-        return time.monotonic() - started_s
 
     async def stream(
         self, prompts: Sequence[Sequence[int]], output_tokens: int, arrived: Callable[[Arrival], None]

@@ -24,16 +24,12 @@ _POLL_S = 0.002
 class Measurement:
     """The readings of one worker, in the order of the plan. `say` is called with each; `rng` draws the prompts.
 
-    Times of prompts are the worker's own, from the start of the first step to the first token. `shared` allows for
-    requests of others; a prompt's time is then the client's where the worker's would be the mean of several.
+    Times of prompts are the worker's own, from the start of the first step to the first token.
     """
 
-    def __init__(
-        self, calls: Calls, worker: MeasuredWorker, shared: bool, say: Callable[[str], None], rng: random.Random
-    ) -> None:
+    def __init__(self, calls: Calls, worker: MeasuredWorker, say: Callable[[str], None], rng: random.Random) -> None:
         self._calls = calls
         self._limits = worker.limits
-        self._shared = shared
         self._say = say
         self._rng = rng
 
@@ -50,7 +46,7 @@ class Measurement:
         found += [self._told(await self._decode(batch)) for batch in plan.batches]
         found += map(self._told, await self._mixed(plan))
         others = (await self._calls.counted()).prompt_tokens - before.prompt_tokens - plan.prompt_tokens()
-        if others and not self._shared:
+        if others:
             raise CalibrationError(f"the worker computed {others:,} prompt tokens of others meanwhile; drain it first")
         return found
 
@@ -67,15 +63,14 @@ class Measurement:
 
     async def _prefill(self, prompt: Sequence[int]) -> Reading:
         before = await self._calls.counted()
-        answered_s = await self._calls.answer(prompt)
+        await self._calls.answer(prompt)
         after = await self._calls.counted_after(before)
         prefills = after.prefills - before.prefills
-        if prefills != 1 and not self._shared:
+        if prefills != 1:
             raise CalibrationError(f"the worker counted {prefills} prompts where one was sent; drain it first")
-        cached = after.hit_tokens - before.hit_tokens if prefills == 1 else 0
-        prefill_s = after.prefill_s - before.prefill_s if prefills == 1 else answered_s
-        new = len(prompt) - cached
-        return prefill_reading(prefill_s * 1e3, new, cached, self._limits.max_num_batched_tokens)
+        cached, prefill_s = after.hit_tokens - before.hit_tokens, after.prefill_s - before.prefill_s
+        budget_tokens = self._limits.max_num_batched_tokens
+        return prefill_reading(prefill_s * 1e3, len(prompt) - cached, cached, budget_tokens)
 
     async def _decode(self, batch: Batch) -> Reading:
         arrivals: list[Arrival] = []

@@ -26,11 +26,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A worker by its URL. `shared` allows it to serve others meanwhile."""
+    """A worker by its URL."""
 
     url: str
     given: Given
-    shared: bool
 
 
 async def profile_of_worker(target: Target, say: Say) -> Profile:
@@ -58,11 +57,11 @@ async def measured(
         worker = await read_worker(client, endpoint, target.given)
         steps = chosen(plan(worker.limits))
         running = await running_requests(client, endpoint)
-        if running and not target.shared:
-            raise CalibrationError(f"{endpoint.url} serves {running} requests; drain it first, or add --shared")
+        if running:
+            raise CalibrationError(f"{endpoint.url} serves {running} requests; drain it first")
         say("\n".join(steps.lines()))
         calls = Calls(http, endpoint.url, worker.model)
-        measurement = Measurement(calls, worker, target.shared, say, random.Random())
+        measurement = Measurement(calls, worker, say, random.Random())
         return worker, steps, await measurement.readings(steps)
 
 

@@ -21,16 +21,13 @@ from tests.loadtest.calibrate.test_on_worker import refused
 from tests.loadtest.calibrate.test_shape import DEEPSEEK_V2_LITE, LLAMA_8B
 
 LIMITS = WorkerLimits(131_072, 440_000, 16, 8_192, 256, True)
-WORKER = Target("http://w:1", Given(), shared=False)
+WORKER = Target("http://w:1", Given())
 SAID = Fingerprint(gpu="Made-up GPU", engine="vllm 0.33.0", tensor_parallel=1)
 
 
 class MadeUpTimer:
     on_gpu = True
     ms = staticmethod(made_up_gpu)
-
-    def __init__(self, device):
-        self.device = device
 
     def fingerprint(self):
         return Fingerprint(gpu="Made-up GPU", torch="2.13.0")
@@ -47,7 +44,7 @@ def config(tmp_path, monkeypatch):
 
 @pytest.fixture
 def source(config):
-    return KernelSource(config, Ranks(), None, LIMITS)
+    return KernelSource(config, Ranks(), LIMITS)
 
 
 async def test_a_profile_of_kernels_alone_says_what_is_missing(source, tmp_path):
@@ -95,9 +92,8 @@ async def test_what_cannot_be_is_refused(source, config):
         await profile_of_kernels(replace(source, ranks=Ranks(3, 1.0)), None, print)
     assert "write --kv-tokens" in await refused(str(config))
     assert "write --link-gb-per-s" in await refused(str(config), "--tensor-parallel", "2")
-    assert "there is no --shared" in await refused(str(config), "--shared")
     assert "there is no --kv-tokens" in await refused(str(config), "--worker", "http://w:1", "--kv-tokens", "9")
-    assert "only a config.json has --device" in await refused("http://w:1", "--device", "cpu")
+    assert "only a config.json has --kv-tokens" in await refused("http://w:1", "--kv-tokens", "9")
 
 
 async def test_torch_is_asked_for_by_its_extra(config, monkeypatch):
