@@ -13,7 +13,7 @@ from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
 from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, HashedText, RequestRefused
 from backends.engine.scheduler import Batch, Scheduler
-from backends.engine.timing import StepTiming, attended_pairs
+from backends.engine.timing import StepTiming
 
 __all__ = [
     "Engine",
@@ -40,7 +40,6 @@ class StepResult(msgspec.Struct, frozen=True):
 
     `outputs` has one entry per request that produced a token. `prefill_tokens` were computed in `prefills` chunks,
     together with `decodes` single-token decodes. `preempted` counts requests that went back to the queue.
-    `attended_pairs` and `decode_context_tokens` are the other inputs of the step's time, as in `StepTiming`.
     """
 
     started_s: float
@@ -51,8 +50,6 @@ class StepResult(msgspec.Struct, frozen=True):
     prefill_tokens: int
     decodes: int
     preempted: int
-    attended_pairs: float
-    decode_context_tokens: int
 
 
 class Engine:
@@ -224,8 +221,6 @@ class Engine:
             prefill_tokens=prefill_tokens,
             decodes=batch.decodes,
             preempted=batch.preempted,
-            attended_pairs=attended_pairs(batch.chunks),
-            decode_context_tokens=batch.decode_context_tokens,
         )
 
     def look_ahead(self, now_s: float, most_steps: int = _LOOKED_AHEAD) -> list[float]:
@@ -343,7 +338,7 @@ class Engine:
                 outputs.append((state.id, token, None))
             else:
                 finished = True
-                outputs.append((state.id, token, self._finish(state, end_s)))
+                outputs.append((state.id, token, self._finish(state)))
         self._generation_tokens += len(outputs)
         if finished:
             scheduler = self._scheduler
@@ -364,9 +359,8 @@ class Engine:
         self._prompt_tokens += state.prompt_tokens
         self._prompt_cached_tokens += state.cached_tokens or 0
 
-    def _finish(self, state: EngineRequestState, end_s: float) -> FinishReason:
+    def _finish(self, state: EngineRequestState) -> FinishReason:
         state.finish_reason = reason = state.natural_end
-        state.finished_s = end_s
         self._finished[reason] += 1
         self._scheduler.finish(state)
         del self._states[state.id]

@@ -68,7 +68,7 @@ class EngineRequestState:
     """One request inside the engine; returned by `Engine.add`, readable after the end. Read-only for callers.
 
     Times are the driving clock's `now_s` (of a step's start for scheduling, of its end for tokens), None until the
-    event; `finished_s` stays None after an abort. `cached_tokens` is the prefix hit at the first scheduling (vLLM's
+    event. `cached_tokens` is the prefix hit at the first scheduling (vLLM's
     ``cached_tokens``), None before it.
     """
 
@@ -86,7 +86,6 @@ class EngineRequestState:
         self.arrived_s = arrived_s
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
-        self.finished_s: float | None = None
         self.finish_reason: FinishReason | None = None
         self.cached_tokens: int | None = None
         self.preemptions = 0

@@ -44,45 +44,29 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--vllm", type=_COUNT, metavar="N", help="number of clock workers")
     kind.add_argument("--simulated", type=_COUNT, metavar="N", help="number of embedded workers")
-    for flag, of, default, metavar, text in (
-        (
-            "--model-dir",
-            Path,
-            None,
-            "DIR",
-            "folder with config.json and tokenizer, no weights (default: shipped)",
-        ),
-        (
-            "--base-port",
-            _PORT,
-            None,
-            "PORT",
-            "port of the first worker; each further one takes the next",
-        ),
-        (
-            "--kv-gib",
-            above_zero,
-            None,
-            "X",
-            "each KV cache in GiB of the model's layout (default: the profile's)",
-        ),
-        ("--time-scale", _SCALE, 1.0, "S", "factor on every modelled wait; 0: do not wait (default: %(default)s)"),
-        ("--jitter", _SHARE, 0.05, "SHARE", "spread of step times (default %(default)s)"),
-        ("--seed", int, 0, "N", "seed of words and jitter; each worker adds its number"),
-        ("--roles", _roles, {}, "ROLE=N,...", "roles for a KV handover, as prefill=1,decode=3; all others are mixed"),
-        ("--vllm-env", Path, None, "DIR", "environment with vLLM (default: the one found)"),
-        ("--logs", Path, None, "DIR", "write each worker's output to DIR"),
-    ):
-        parser.add_argument(flag, type=of, default=default, metavar=metavar, help=text)
+    add = parser.add_argument
+    folder = "folder with config.json and tokenizer, no weights (default: shipped)"
+    add("--model-dir", type=Path, metavar="DIR", help=folder)
+    add("--base-port", type=_PORT, metavar="PORT", help="port of the first worker; each further one takes the next")
+    size = "each KV cache in GiB of the model's layout (default: the profile's)"
+    add("--kv-gib", type=above_zero, metavar="X", help=size)
+    scale = "factor on every modelled wait; 0: do not wait (default: %(default)s)"
+    add("--time-scale", type=_SCALE, default=1.0, metavar="S", help=scale)
+    add("--jitter", type=_SHARE, default=0.05, metavar="SHARE", help="spread of step times (default %(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of words and jitter; each worker adds its number")
+    roles = "roles for a KV handover, as prefill=1,decode=3; all others are mixed"
+    add("--roles", type=_roles, default={}, metavar="ROLE=N,...", help=roles)
+    add("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
+    add("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
     text = f"engine profile: {PROFILES} (default: %(default)s)"
-    parser.add_argument("--profile", type=profile_name, default="llama-3.1-8b-h100", metavar="PROFILE", help=text)
-    parser.add_argument(
+    add("--profile", type=profile_name, default="llama-3.1-8b-h100", metavar="PROFILE", help=text)
+    add(
         "--kv-connector",
         choices=tuple(CONNECTORS),
         help="KV connector of embedded workers with --roles (default: nixl_pull, the only one of --vllm); "
         "without --roles, workers with offloading_peer pull prefixes from each other",
     )
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
+    add("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
     parser.set_defaults(run=run)
 
 

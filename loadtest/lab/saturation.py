@@ -18,15 +18,9 @@ PRECISION = 0.02
 """Relative precision of the rate."""
 LEAST_CALLS = 10
 """Least number of calls per seed: a percentile of fewer says nothing."""
-WIDEST = 2.0**12
-"""The search covers rates from 1 / WIDEST to WIDEST times the trace's own."""
-
-HOPELESS_TRIES = 2
-"""Give up after this number of consecutive halvings that hardly lowered the TTFT.
-
-A recorded trace has the same calls at every rate, so the lowest rates spread them over weeks of virtual time. Trying
-them all would take long, and could not succeed.
-"""
+SLOWEST, FASTEST = 2.0**-6, 2.0**12
+"""The search covers these multiples of the trace's own rate. A recorded trace has the same calls at every rate, so that
+lower ones would spread them over weeks of virtual time."""
 
 Run = Callable[[list[Cell]], list[Result]]
 
@@ -97,8 +91,7 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
     """Return the last rate that holds and the first that does not, a factor of two apart."""
     one = least = at(1.0)
     holds = one.ttft_p90_ms <= limit_ms
-    hopeless = 0
-    while 1.0 / WIDEST < one.rate < WIDEST and hopeless < HOPELESS_TRIES:
+    while SLOWEST < one.rate < FASTEST:
         other = at(one.rate * 2.0 if holds else one.rate / 2.0)
         if (other.arrivals_per_s, other.ttft_p90_ms) == (one.arrivals_per_s, one.ttft_p90_ms):
             raise SaturationError(
@@ -108,7 +101,6 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
             )
         if (other.ttft_p90_ms <= limit_ms) is not holds:
             return (one, other) if holds else (other, one)
-        hopeless = hopeless + 1 if not holds and _out_of_reach(one, other, limit_ms) else 0
         least = min(least, other, key=lambda tried: tried.ttft_p90_ms)
         one = other
     if not holds:
@@ -121,14 +113,3 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
         f"{trace}: even at {one.rate:g} times its own rate the 90th percentile of TTFT is {one.ttft_p90_ms:.0f} ms,"
         f" below --slo's {limit_ms:g} ms; take fewer --workers or a stricter --slo"
     )
-
-
-def _out_of_reach(one: _Try, half: _Try, limit_ms: float) -> bool:
-    """Return whether the remaining halvings of the rate cannot bring TTFT down to the limit.
-
-    A halving lowers TTFT by at most twice as much as the halving before it. It does so while calls still queue for each
-    other, because the time between them doubles. Once they no longer queue, it lowers TTFT less and less.
-    """
-    brought_ms = abs(one.ttft_p90_ms - half.ttft_p90_ms)
-    most_ms = brought_ms * (2.0 * WIDEST * half.rate)
-    return half.ttft_p90_ms - most_ms > limit_ms

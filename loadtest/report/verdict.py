@@ -2,8 +2,7 @@
 
 With t late requests a goal of share p is met once n(t) requests have ended: the smallest n for which a system that
 meets the goal for a share of exactly p would show at most t late ones with a probability of 1 %. The goal is missed if
-a system at p would show as many late ones as seen with that probability, or if more requests are needed than will come.
-Everything between is undecided.
+a system at p would show as many late ones as seen with that probability. Everything between is undecided.
 
 Source: mlcommons/inference_policies, inference_rules.adoc, "Early stopping", with d = 0 and c = 0.99.
 """
@@ -41,12 +40,12 @@ class GoalVerdict:
         return max(0, self.needed - self.total)
 
 
-def verdict(late: int, total: int, share: float, most: int | None = None) -> GoalVerdict:
-    """Judge a goal that a `share` of the requests is to meet. `most`: no more requests than this will end."""
+def verdict(late: int, total: int, share: float) -> GoalVerdict:
+    """Judge a goal that a `share` of the requests is to meet."""
     needed = needed_total(late, share)
     if total >= needed:
         answer = Answer.MET
-    elif (most is not None and needed > most) or _tail(late, total, share) <= 1.0 - CONFIDENCE:
+    elif _tail(late, total, share) <= 1.0 - CONFIDENCE:
         answer = Answer.NOT_MET
     else:
         answer = Answer.UNDECIDED
@@ -90,7 +89,7 @@ def _tail(late: int, total: int, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ShareInterval:
-    """A share with the interval that contains the true one with the stated confidence."""
+    """A share with the interval that contains the true one."""
 
     share: float
     low: float
@@ -101,11 +100,11 @@ class ShareInterval:
         return True if self.low >= target else False if self.high < target else None
 
 
-def wilson(good: int, total: int, confidence: float = 0.95) -> ShareInterval:
-    """Return the share of `good` in `total` with Wilson's score interval; 0 to 1 for no requests."""
+def wilson(good: int, total: int) -> ShareInterval:
+    """Return the share of `good` in `total` with Wilson's 95 % score interval; 0 to 1 for no requests."""
     if not total:
         return ShareInterval(0.0, 0.0, 1.0)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
+    z = NormalDist().inv_cdf(0.975)
     share = good / total
     scale = 1.0 + z * z / total
     centre = (share + z * z / (2.0 * total)) / scale

@@ -47,10 +47,9 @@ def test_a_request_records_its_times(engine):
     state = engine.add(REQUEST, 1.0)
     first = engine.step(2.0)
     engine.step(3.0)
-    last = engine.step(4.0)
+    engine.step(4.0)
     assert (state.arrived_s, state.first_scheduled_s) == (1.0, 2.0)
     assert state.first_token_s == 2.0 + first.duration_s
-    assert state.finished_s == 4.0 + last.duration_s
 
 
 def test_steps_take_the_modelled_time(engine):
@@ -97,7 +96,7 @@ def test_abort_frees_the_blocks_but_keeps_their_content(engine, run_one):
     assert not engine.abort("a")
     assert not engine.has_work
     assert engine.statistics()["kv_usage"] == 0.0
-    assert (state.finish_reason, state.finished_s) == ("abort", None)
+    assert state.finish_reason == "abort"
     assert run_one(engine, "b", [1, 2, 3, 4, 9]).cached_tokens == 4
 
 

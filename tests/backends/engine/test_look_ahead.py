@@ -81,7 +81,6 @@ class Driven:
                 state.cached_tokens,
                 state.first_scheduled_s,
                 state.first_token_s,
-                state.finished_s,
                 state.finish_reason,
                 state.preemptions,
                 list(state.tokens),
