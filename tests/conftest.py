@@ -2,6 +2,7 @@
 1,000 new ones, `long` for hours. And Ctrl-C for the processes that tests start, also where they run in the background.
 """
 
+import gc
 import importlib.util
 import os
 import signal
@@ -35,3 +36,7 @@ def pytest_configure(config):
     # a shell has what runs with "&" ignore it, and so would every child
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # modules and tests live to the end: no collection has to look at them

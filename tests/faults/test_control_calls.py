@@ -41,12 +41,6 @@ MOST_GROWTH_BYTES = 64 << 20
 PIECE = 65_536
 
 
-def _gzip_bomb() -> bytes:
-    packer = zlib.compressobj(9, wbits=31)
-    return b"".join([packer.compress(bytes(1 << 20)) for _ in range(256)]) + packer.flush()
-
-
-BOMB = _gzip_bomb()
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 
@@ -66,6 +60,12 @@ class Attack:
             time.sleep(self.pause_s)
 
 
+def gzip_bomb(send: Callable[[bytes], None]) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    body = b"".join([packer.compress(bytes(1 << 20)) for _ in range(256)]) + packer.flush()
+    send(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
 JSON = b"7," * (PIECE // 2)
 FIELDS = b"x-more: and more\r\n" * (PIECE // 18)
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
@@ -82,7 +82,7 @@ ATTACKS: dict[str, Callable[[Callable[[bytes], None]], None]] = {
     "endless_interim_answers": Attack(INTERIM, INTERIM * (PIECE // 27)),
     "slow_interim_answers": Attack(INTERIM, INTERIM, SLOW_S),
     "endless_trailers": Attack(CHUNKED + b"0\r\n", FIELDS),
-    "gzip_bomb": Attack(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB),
+    "gzip_bomb": gzip_bomb,
     "redirect_loop": Attack(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /tokenize\r\ncontent-length: 0\r\n\r\n"),
     "endless_error": Attack(b"HTTP/1.1 404 Not Found\r\n\r\n", JSON),
     "silence": lambda send: time.sleep(4 * LIMIT_S),
