@@ -24,7 +24,7 @@ ENVOY_VENV := .venv-envoy
 # The generator of the documentation's site.
 DOCS_VENV := .venv-docs
 
-.PHONY: demo demo-envoy demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env envoy-env manifests protocol docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-envoy demo-plot test test-fast test-slow test-pairs test-measures test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env envoy-env manifests protocol docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -89,8 +89,10 @@ test: $(STAMP)
 # Whole processes under load. Those that measure run alone, the others two at a time. Of the shapes of bodies, all for a
 # chat and one or two of other paths. Only files with such tests are collected: all take half a minute more.
 SLOW = $$(grep -rl "mark\.slow" tests --include="test_*.py" --include="fuzz_*.py" | sort)
-test-slow: $(STAMP)
+test-slow: test-pairs test-measures
+test-pairs: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (measures or real_vllm or nightly)" $(SLOW)
+test-measures: $(STAMP)
 	$(BIN)/python -m pytest -m "slow and measures and not (real_vllm or nightly)" $(SLOW)
 
 vllm-env: $(STAMP)
