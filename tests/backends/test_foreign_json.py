@@ -32,7 +32,8 @@ def test_no_other_module_makes_decoders():
     for package in ("router", "backends", "policies"):
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.relative_to(ROOT)
-            if name != MAKER and (bad := uses(ast.parse(path.read_bytes()))):
+            source = path.read_bytes()
+            if name != MAKER and b"msgspec" in source and b"json" in source and (bad := uses(ast.parse(source))):
                 found[str(name)] = bad
     assert found == {}
 

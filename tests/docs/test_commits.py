@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.docs.test_glossary import ROOT, Piece, found
+from tests.docs.test_glossary import ROOT, broken
 
 SUBJECT = re.compile(r"(feat|fix|refactor|docs|test|build|perf|chore|ci|style)(\([\w/, -]+\))?!?: \S.*")
 REMOVES = re.compile(r"\b(rename|remove|drop|cut|delete|replace|instead of)\b")
@@ -29,7 +29,7 @@ def subjects() -> list[str]:
 def wrong(subject: str) -> list[str]:
     form = [] if SUBJECT.fullmatch(subject) else ["not a conventional subject"]
     length = ["over 72 characters"] if len(subject) > 72 else []
-    uses = [] if REMOVES.search(subject) else [use.form for use in found(Piece("prose", subject, ""))]
+    uses = [] if REMOVES.search(subject) else [rule.form for rule in broken("prose", subject)]
     return form + length + uses
 
 

@@ -6,7 +6,7 @@ Rows with their tests elsewhere:
 - an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
 - a worker killed in prefill, by RST; a gateway restarted in front of warm workers: test_workers.py
 - clients that leave in another state than prefill, paths that change a worker, a 429, death in mid-stream, 60 client
-  errors, a slow reader of 400 MB, concurrency limits: tests/router/gateway
+  errors, a slow reader of 120 MB, concurrency limits: tests/router/gateway
 - bodies and headers are rebuilt: tests/router/gateway/http/test_forwarding.py and the conformance tests
 - drain closes the listener at once: with the tests of rollouts
 """

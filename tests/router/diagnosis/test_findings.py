@@ -39,7 +39,8 @@ def pressures(diagnosis):
     return [finding.check for finding in diagnosis.findings]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_healthy_fleet_has_no_finding_in_ten_minutes(simulated, seed):
     shape = replace(CHATS, sessions=300, starts_per_s=0.5, prefixes=12)
     fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(shape, seed))

@@ -235,8 +235,7 @@ breaking_http = dying(b"HTTP/1.1 200 OK\r\ncontent-length: zz\r\n\r\n" + PROMPT.
 breaking_in_stream = dying(STREAM_HEAD, chunk(event(PROMPT)), PROMPT.encode() + b"\r\n")
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+@pytest.mark.parametrize(("level", "log_format"), [("debug", "text"), ("debug", "json"), ("info", "json")])
 async def test_logs_contain_no_key_and_no_prompt(rig, auth, capsys, level, log_format, monkeypatch):
     setup_logging(level, log_format)
     root = logging.getLogger()
@@ -258,8 +257,7 @@ async def test_logs_contain_no_key_and_no_prompt(rig, auth, capsys, level, log_f
     assert "client connection failed" in logged, "nothing was logged"
     for secret in (PROMPT, ALICE, BOB, WORKER_KEY, "wrong-key-that-is-none"):
         assert secret not in logged
-    if level in ("debug", "info"):
-        assert "key_name" in logged and "alice" in logged
+    assert "key_name" in logged and "alice" in logged
 
 
 async def traffic(rig, auth, failure, monkeypatch):

@@ -80,7 +80,7 @@ def recorded(rule, workers=3, hold=None, lanes=None, sink=None, requests=None, w
     return sink, recorder
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "hold and lanes"])
+@pytest.mark.parametrize("wrapped", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["plain", "wrapped"])
 @pytest.mark.parametrize("rule", policy_names())
 def test_the_policy_that_made_the_log_and_its_copy_choose_the_same(rule, wrapped):
     sink, recorder = recorded(rule, hold=wrapped, lanes=wrapped)

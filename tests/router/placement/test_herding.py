@@ -3,6 +3,7 @@
 The real core, residency map and engine model (8B on H100) in virtual time.
 """
 
+import itertools
 import random
 
 import pytest
@@ -54,8 +55,14 @@ def cached_on_one_worker():
     return (len(requests) - 1) * whole_blocks / sum(len(ids) for _, ids, _ in requests)
 
 
-@pytest.mark.parametrize("output", [(8, 8), (16, 16), (16, 200)])
-@pytest.mark.parametrize("primed", [0, 1, 20])
+HOT = list(itertools.product([(8, 8), (16, 16), (16, 200)], [0, 1, 20]))
+BY_DAY = {((8, 8), 0), ((16, 16), 1), ((16, 200), 0), ((16, 200), 20)}
+
+
+@pytest.mark.parametrize(
+    ("output", "primed"),
+    [pytest.param(*row, marks=[] if row in BY_DAY else pytest.mark.nightly) for row in HOT],
+)
 def test_a_hot_prefix_spreads_at_full_reuse(virtual_fleet, cached_on_one_worker, output, primed):
     """With a cold fleet or one worker that holds the prefix already, and with speeds learned or not.
 

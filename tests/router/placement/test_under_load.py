@@ -221,7 +221,7 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("blocks", [110, 400])
+@pytest.mark.parametrize("blocks", [110, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("paths", PATHS)
 def test_every_difference_is_explained(rough, paths, blocks):
     """Two workers have a few hundred blocks each, so most requests wait, lose cached blocks or are preempted.
