@@ -259,6 +259,7 @@ bench-nightly: compiled peers-env
 	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg,direct --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
 	$(BIN)/python -m loadtest bench --measure overhead --rounds 3 --window-s 3 \
 	  --against direct,nginx,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
+	$(BIN)/python -m loadtest bench --measure picker --rounds 4 --window-s 3 || failed=1; \
 	for part in decision identity residency; do $(BIN)/python -m loadtest.bench.parts.$$part || failed=1; done; \
 	$(BIN)/python -m loadtest compare --case twelve-groups || failed=1; \
 	exit $$failed
