@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,11 +22,14 @@ from loadtest.fleet.process import started, warmroute
 from loadtest.load.conversations import play
 from loadtest.load.seen import Seen
 from loadtest.report.sheet import Sheet, print_sheet
+from loadtest.report.summary import percentile
 from loadtest.workload.conversations import Conversation, Shape, generate
 
 PAUSE_S = 8.0
 """From the start, or from the moment when all workers are ready again, to the next death. It is longer than an answer
 takes, because an answer may move once."""
+STORM_S = 5.0
+"""From a death: the requests that come then wait behind the answers that move."""
 ANSWER_TOKENS = 150
 MIGRATION = "routes: [{name: default, layers: {migration: {limit: 1}}}]\n"
 EXACT = {"temperature": 0}
@@ -48,26 +53,56 @@ def compare(args: argparse.Namespace) -> int:
         settings.write_text(MIGRATION, encoding="utf-8")
         with_it = _killed(args, conversations, ["--config", str(settings)])
     print_sheet(console, sheet(without, with_it, undisturbed))
-    errors = {seen.error for seen in with_it if seen.error is not None}
+    errors = set(with_it.broken)
     for error in sorted(errors)[:SHOWN_ERRORS]:
         console.print(f"[red]failed with migration:[/red] {error}")
     return 1 if errors else 0
 
 
-def sheet(without: Sequence[Seen], with_it: Sequence[Seen], undisturbed: set[str]) -> Sheet:
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The streams of one run, and when its workers were killed, in seconds of `time.monotonic`."""
+
+    seen: Sequence[Seen]
+    deaths_s: Sequence[float] = ()
+
+    @property
+    def broken(self) -> list[str]:
+        return [seen.error for seen in self.seen if seen.error is not None]
+
+    def p99_ttft_s(self, *, in_storm: bool) -> float:
+        """Return the p99 of the streams that began within `STORM_S` after a death, or of all others."""
+        ttfts_s = [
+            seen.ttft_s
+            for seen in self.seen
+            if seen.ttft_s is not None and in_storm == any(0.0 <= seen.began_s - at < STORM_S for at in self.deaths_s)
+        ]
+        return percentile(ttfts_s, 0.99) if ttfts_s else nan
+
+
+def sheet(without: Played, with_it: Played, undisturbed: set[str]) -> Sheet:
     """Return the table; `undisturbed` are the texts of a run without deaths."""
-    columns = [_cells(seen, undisturbed) for seen in (without, with_it)]
-    names = ("streams", "broken streams", "equal to an undisturbed answer", "longest gap, s")
+    columns = [_cells(played, undisturbed) for played in (without, with_it)]
+    names = (
+        "streams",
+        "broken streams",
+        "equal to an undisturbed answer",
+        "longest gap, s",
+        f"TTFT p99, s: begun within {STORM_S:g} s after a death",
+        "TTFT p99, s: all others",
+    )
     rows = tuple(zip(names, *columns, strict=True))
     note = "A conversation ends with its broken stream. The gap is between two pieces of text of a whole answer."
     return Sheet("streams whose workers are killed", ("", "without migration", "with migration"), rows, note)
 
 
-def _cells(all_: Sequence[Seen], undisturbed: set[str]) -> tuple[str, ...]:
-    whole = [seen for seen in all_ if seen.error is None]
+def _cells(played: Played, undisturbed: set[str]) -> tuple[str, ...]:
+    whole = [seen for seen in played.seen if seen.error is None]
     gaps = (later - earlier for seen in whole for earlier, later in pairwise(seen.stamps_s))
     equal = sum(seen.text in undisturbed for seen in whole)
-    return f"{len(all_)}", f"{len(all_) - len(whole)}", f"{equal}", f"{max(gaps, default=0.0):.2f}"
+    ttfts_s = (played.p99_ttft_s(in_storm=in_storm) for in_storm in (True, False))
+    times = (f"{time_s:.2f}" for time_s in (max(gaps, default=0.0), *ttfts_s))
+    return f"{len(played.seen)}", f"{len(played.broken)}", f"{equal}", *times
 
 
 def _undisturbed(args: argparse.Namespace, shape: Shape) -> set[str]:
@@ -79,7 +114,7 @@ def _undisturbed(args: argparse.Namespace, shape: Shape) -> set[str]:
     return {one.text for one in seen if one.error is None}
 
 
-def _killed(args: argparse.Namespace, conversations: Sequence[Conversation], flags: Sequence[str]) -> list[Seen]:
+def _killed(args: argparse.Namespace, conversations: Sequence[Conversation], flags: Sequence[str]) -> Played:
     worker_flags = ["--profile", args.profile, "--time-scale", str(args.time_scale)]
     with running(args.workers, args.policy, worker_flags, [*wrappers(args), *flags]) as fleet, ExitStack() as stack:
         return uvloop.run(_under_deaths(fleet, stack, worker_flags, conversations))
@@ -87,18 +122,21 @@ def _killed(args: argparse.Namespace, conversations: Sequence[Conversation], fla
 
 async def _under_deaths(
     fleet: Running, stack: ExitStack, worker_flags: Sequence[str], conversations: Sequence[Conversation]
-) -> list[Seen]:
+) -> Played:
     model = await asyncio.to_thread(fleet.wait_until_ready)
     played = play(fleet.public_url, model, conversations, fields=EXACT)
-    seen, _ = await asyncio.gather(played, _kill_each(fleet, stack, worker_flags))
-    return seen
+    seen, deaths_s = await asyncio.gather(played, _kill_each(fleet, stack, worker_flags))
+    return Played(seen, deaths_s)
 
 
-async def _kill_each(fleet: Running, stack: ExitStack, worker_flags: Sequence[str]) -> None:
+async def _kill_each(fleet: Running, stack: ExitStack, worker_flags: Sequence[str]) -> list[float]:
+    deaths_s = []
     for seed, (url, worker) in enumerate(zip(fleet.worker_urls, fleet.workers, strict=True)):
         await asyncio.sleep(PAUSE_S)
+        deaths_s.append(time.monotonic())
         worker.kill()
         own = ["--port", url.rsplit(":", 1)[1], "--seed", str(seed), *worker_flags]
         again = started(stack, warmroute("worker", *own), f"worker {seed}, again")
         await asyncio.to_thread(again.wait_for, rf"worker {URL}")
         await asyncio.to_thread(fleet.wait_until_ready)
+    return deaths_s

@@ -101,8 +101,11 @@ def test_deaths_count_broken_streams_gaps_and_equal_answers():
     whole = Seen(0.0, Kind.COMPLETE, stamps_s=[1.0, 1.25, 3.0], text="one")
     other = Seen(0.0, Kind.COMPLETE, stamps_s=[1.0, 1.5], text="other")
     broken = Seen(0.0, Kind.ERROR_EVENT, stamps_s=[1.0, 9.0], text="tw")
-    shown = kill.sheet([other, broken], [whole, other, other], {"one", "two"})
-    assert [row[1:] for row in shown.rows] == [("2", "3"), ("1", "0"), ("0", "1"), ("0.50", "1.75")]
+    later = Seen(9.5, Kind.COMPLETE, stamps_s=[12.5], text="other")
+    shown = kill.sheet(kill.Played([other, broken]), kill.Played([whole, other, later], [9.0, 20.0]), {"one", "two"})
+    assert [row[1:] for row in shown.rows] == [
+        ("2", "3"), ("1", "0"), ("0", "1"), ("0.50", "1.75"), ("nan", "3.00"), ("1.00", "1.00"),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
