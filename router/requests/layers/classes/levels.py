@@ -9,6 +9,7 @@ from typing import Final
 
 from router.metrics.instruments import Reading
 from router.placement.admission.classes import RequestClass
+from router.placement.tickets import Ticket
 from router.requests.layer import Layer, LayeredRequest, RequestEnd
 
 LATE_KEPT: Final = 200
@@ -83,14 +84,18 @@ class ClassLevels:
     def __bool__(self) -> bool:
         return bool(self._levels)
 
-    def ended(self, request: LayeredRequest, end: RequestEnd) -> None:
+    def ended(self, request: LayeredRequest, end: RequestEnd, first: Ticket | None) -> None:
+        """Judge a stream by its `first` answer: after the death of a worker, others have gone on with it."""
         level = None if request.claim is None else self._levels.get(request.claim.of.name)
-        if level is None or end.ticket is None or request.request is None:
+        ticket = first or end.ticket
+        if level is None or ticket is None or request.request is None:
             return
-        if (at_worker_s := end.ticket.record.ttft_s) is None:
+        if (at_worker_s := ticket.record.ttft_s) is None:
             level.unseen += end.answered is not None and end.status < 400
             return
-        waited_s = max(0.0, end.ticket.reservation.at_s - request.arrived_s)
+        waited_s = max(0.0, ticket.reservation.at_s - request.arrived_s)
+        if end.ttft_s is not None:
+            at_worker_s = max(0.0, end.ttft_s - waited_s)
         level.first_token(waited_s, at_worker_s)
         tokens = end.usage.completion_tokens
         if end.answered is not None and end.status < 400 and tokens is not None and tokens > 1:
@@ -110,11 +115,16 @@ class ClassLevels:
 
 
 class LevelLayer(Layer):
-    __slots__ = ("_levels", "_request")
+    __slots__ = ("_first", "_levels", "_request")
 
     def __init__(self, levels: ClassLevels, request: LayeredRequest) -> None:
         self._levels = levels
         self._request = request
+        self._first: Ticket | None = None
+
+    def response_lines(self, ticket: Ticket | None) -> bytes:
+        self._first = self._first or ticket
+        return b""
 
     def ended(self, end: RequestEnd) -> None:
-        self._levels.ended(self._request, end)
+        self._levels.ended(self._request, end, self._first)

@@ -10,16 +10,22 @@ CHAT = RequestClass("chat", ttft_s=1.0, tpot_s=0.1)
 PLAIN = RequestClass("plain")
 
 
-def ended(levels, of=CHAT, *, waited_s=0.0, at_worker_s=0.5, tokens=11, seconds=1.5, status=200, answered=True):
+def ended(
+    levels, of=CHAT, *, waited_s=0.0, at_worker_s=0.5, tokens=11, seconds=1.5, status=200, answered=True, last=None
+):
     request = SimpleNamespace(claim=Claim(of), arrived_s=100.0, request=object())
     ticket = SimpleNamespace(
         record=SimpleNamespace(ttft_s=at_worker_s), reservation=SimpleNamespace(at_s=100.0 + waited_s)
     )
     usage = Usage(10, tokens)
     end = SimpleNamespace(
-        ticket=ticket, usage=usage, answered=usage if answered else None, status=status, duration_s=seconds
-    )
-    LevelLayer(levels, request).ended(end)
+        ticket=last or ticket, usage=usage, answered=usage if answered else None, status=status, duration_s=seconds,
+        ttft_s=None if at_worker_s is None else waited_s + at_worker_s,
+    )  # fmt: skip
+    layer = LevelLayer(levels, request)
+    layer.response_lines(ticket)
+    layer.response_lines(end.ticket)
+    layer.ended(end)
 
 
 def counted(levels):
@@ -34,6 +40,15 @@ def test_streams_count_by_target_and_whether_they_met_it():
     ended(levels, PLAIN, waited_s=9.0)
     expected = {("ttft", "true"): 2, ("ttft", "false"): 1, ("tpot", "true"): 1, ("tpot", "false"): 1}
     assert counted(levels) == expected
+
+
+@pytest.mark.parametrize("last_s", [0.3, None])
+def test_a_stream_that_went_on_elsewhere_counts_by_its_first_worker(last_s):
+    """Its last worker began after 60 s, or died before its first token."""
+    last = SimpleNamespace(record=SimpleNamespace(ttft_s=last_s), reservation=SimpleNamespace(at_s=160.0))
+    levels = ClassLevels([CHAT])
+    ended(levels, waited_s=0.1, tokens=1_001, seconds=80.5, last=last)
+    assert counted(levels) == {("ttft", "true"): 1, ("ttft", "false"): 0, ("tpot", "true"): 1, ("tpot", "false"): 0}
 
 
 def test_a_target_that_a_class_has_not_is_not_counted():
