@@ -24,8 +24,8 @@ class IncomingRequest:
     """
 
     __slots__ = (
-        "admitted_by", "alternatives", "arrived_s", "body", "caller", "claim", "digest", "exemplar", "form", "head",
-        "id", "key", "layers", "named", "queued_for_model", "request", "rewrites", "route", "service_tier",
+        "admitted_by", "alternatives", "arrived_s", "begun", "body", "caller", "claim", "digest", "exemplar", "form",
+        "head", "id", "key", "layers", "named", "queued_for_model", "request", "rewrites", "route", "service_tier",
         "size_bytes", "ticket", "withheld", "within",
     )  # fmt: skip
 
@@ -46,6 +46,8 @@ class IncomingRequest:
         self.caller = caller
         self.arrived_s = arrived_s
         """When the request's last byte arrived."""
+        self.begun = False
+        """Part of a worker's answer has gone to the client."""
         self.withheld: frozenset[bytes] = caller.withheld
         """Names of the client's headers that no worker gets."""
         self.request: Request | None = None

@@ -258,7 +258,7 @@ class PlacementGate:
             return queue.refusal(waiting.reason)
         if not self.queue_s(incoming):
             return RequestError(ErrorKind.NO_WORKER, waiting.reason)
-        if account is not None and not account.may_queue:
+        if account is not None and not account.may_queue and not incoming.begun:
             return account.refuse_to_queue()
         return None
 

@@ -61,7 +61,7 @@ class OutboundRequest(IncomingRequest):
     """
 
     __slots__ = (
-        "answered", "begun", "client", "error", "flow", "keeps_open", "labels", "left_in", "output_tokens", "overdrawn",
+        "answered", "client", "error", "flow", "keeps_open", "labels", "left_in", "output_tokens", "overdrawn",
         "peer", "plan", "promised", "relay", "resumed", "ttft_s", "tunnel", "upgrade", "usage",
     )  # fmt: skip
 
@@ -96,8 +96,6 @@ class OutboundRequest(IncomingRequest):
         """The usage of a complete answer, zero for an error; None without one."""
         self.output_tokens: int | None = None
         """The length of a complete answer: as reported, or else as estimated from its events; None if not known."""
-        self.begun = False
-        """Part of a worker's answer has gone to the client."""
         self.error: RequestError | None = None
         self.left_in: RequestState | None = None
         """The state in which the client closed its connection, before its answer was complete."""

@@ -31,6 +31,7 @@ class Claim:
     """One request's class and its tenant with a weight.
 
     `ttft_s` is the time to first token that it asks for; it orders the request. `ttl_s` is its own limit of the wait.
+    `begun`: its client has part of the answer, so that it is never refused.
     """
 
     of: RequestClass
@@ -38,6 +39,7 @@ class Claim:
     weight: float = 1.0
     ttft_s: float | None = None
     ttl_s: float | None = None
+    begun: bool = False
 
     @property
     def due_after_s(self) -> float:
@@ -48,5 +50,5 @@ class Claim:
     @property
     def longest_wait_s(self) -> float:
         """The longest time to first token before the request is refused; infinite if it is never refused."""
-        longest_s = inf if self.of.max_wait_s is None else self.of.max_wait_s
-        return longest_s if self.ttl_s is None else min(longest_s, self.ttl_s)
+        longest_s = inf if self.begun or self.of.max_wait_s is None else self.of.max_wait_s
+        return longest_s if self.begun or self.ttl_s is None else min(longest_s, self.ttl_s)

@@ -22,21 +22,22 @@ PASSED_OVER = 16
 class Waiting(Generic[T]):
     """One waiting request. `key` orders it within its tenant: the time at which its first token is due, then arrival.
 
-    A class without a service level has no due times, so it is in order of arrival.
+    A class without a service level has no due times, so it is in order of arrival. The wait counts from `since_s`: an
+    answer that goes on elsewhere has arrived long before.
     """
 
     item: T
     claim: Claim
     cost: Cost
-    arrived_s: float
+    since_s: float
     key: tuple[float, float, int]
     first_token_s: float
-    """The time to first token that was predicted at arrival."""
+    """The time to first token that was predicted when the wait began."""
     passed: int = 0
 
     @property
     def expires_s(self) -> float:
-        return self.arrived_s + self.claim.longest_wait_s
+        return self.since_s + self.claim.longest_wait_s
 
 
 @dataclass(slots=True, eq=False)
@@ -98,8 +99,8 @@ class ClassLine(Generic[T]):
         return list(islice(merge(*(line.first() for line in with_credit), key=_key), PASSED_OVER))
 
     def oldest_s(self) -> float:
-        """Return the earliest arrival among the requests that are first of their tenant."""
-        return min(next(line.first()).arrived_s for line in self.tenants.values())
+        """Return when the longest wait began among the requests that are first of their tenant."""
+        return min(next(line.first()).since_s for line in self.tenants.values())
 
     def ahead_of(self, claim: Claim) -> float:
         """Return the seconds of work that the class does before a new request of `claim`.

@@ -93,9 +93,7 @@ class AdmissionQueue(Generic[T]):
         """Let a request wait, which must not be waiting already."""
         self._pass(now_s)
         key = (arrived_s + claim.due_after_s, arrived_s, next(self._numbers))
-        one = self._waiting[item] = Waiting(
-            item, claim, cost, arrived_s, key, self.first_token_s(claim, cost, workers)[0]
-        )
+        one = self._waiting[item] = Waiting(item, claim, cost, now_s, key, self.first_token_s(claim, cost, workers)[0])
         self._lines[claim.of.name].enter(one)
         if one.expires_s < inf:
             heappush(self._expiry, (one.expires_s, key[2], one))
@@ -127,7 +125,7 @@ class AdmissionQueue(Generic[T]):
 
     def came(self, one: Waiting[T], now_s: float) -> None:
         """Learn from the first token of a request that has waited."""
-        self._bias[one.claim.of.name].observe(one.first_token_s, now_s - one.arrived_s)
+        self._bias[one.claim.of.name].observe(one.first_token_s, now_s - one.since_s)
 
     def charge(self, claim: Claim, seconds: float, now_s: float) -> None:
         """Charge a request that was dispatched."""

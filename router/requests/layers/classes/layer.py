@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -72,6 +73,8 @@ class RequestClasses(Feature):
             self._offered = None
         if incoming.claim is None:
             incoming.claim = self.claim(incoming, request)
+        if incoming.begun and not incoming.claim.begun:
+            incoming.claim = replace(incoming.claim, begun=True)
         claim = incoming.claim
         if incoming in self._late:
             return self._refused(claim, "waited", "it has waited for as long as its class allows", None)
@@ -91,6 +94,8 @@ class RequestClasses(Feature):
         """Return the error if the request may not wait, and take it out again."""
         account, claim = incoming.caller.account, incoming.claim
         assert claim is not None
+        if claim.begun:
+            return None
         if len(self._waiting) >= self._most:
             error = self._refused(claim, "queue-full", f"{self._most} requests wait", None)
         elif account is not None and not account.may_queue:

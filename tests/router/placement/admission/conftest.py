@@ -31,9 +31,10 @@ class AdmissionRig:
         self.requests, self.claims, self.tickets, self.answers = {}, {}, {}, {}
         self.now_s = 0.0
 
-    def ask(self, name, claim, tokens=2_000, model="m", **request):
+    def ask(self, name, claim, tokens=2_000, model="m", arrived_s=None, **request):
         prompt = make_prompt([hash(name) % 1_000 + place for place in range(tokens)])
-        self.requests[name] = Request(name, "/v1/completions", model, prompt, prompt.tokens, self.now_s, **request)
+        arrived_s = self.now_s if arrived_s is None else arrived_s
+        self.requests[name] = Request(name, "/v1/completions", model, prompt, prompt.tokens, arrived_s, **request)
         self.claims[name] = claim
         return self._ask(name)
 

@@ -157,6 +157,29 @@ def test_a_request_expires_and_is_not_refused_in_its_turn(make_admission):
     assert len(rig.admission) == 0
 
 
+def test_a_wait_counts_from_its_beginning_and_arrival_only_orders(make_admission):
+    """The answer of an old request lost its worker, and waits for another one."""
+    hasty = RequestClass("hasty", share=0.0, max_wait_s=2.0)
+    rig = make_admission((hasty,))
+    rig.now_s = 100.0
+    rig.ask("running", Claim(hasty), LONG)
+    rig.ask("young", Claim(hasty))
+    assert isinstance(rig.ask("old", Claim(hasty), arrived_s=1.0), Waits)
+    (line,) = rig.admission.queue("m").lines()
+    assert line.oldest_s() == 100.0, "it does not starve"
+    assert rig.admission.expired(101.0) == []
+    assert rig.drain() == ["old", "young"]
+
+
+def test_an_answer_that_has_begun_is_neither_refused_nor_expires(make_admission):
+    hasty = RequestClass("hasty", max_wait_s=2.0)
+    rig = make_admission((hasty,))
+    answers = [rig.ask(f"h-{number}", Claim(hasty, ttl_s=2.0), LONG) for number in range(10)]
+    assert isinstance(answers[-1], EarlyRefusal)
+    assert isinstance(rig.ask("begun", Claim(hasty, ttl_s=2.0, begun=True), LONG), Waits)
+    assert "begun" not in [one.item for one in rig.admission.expired(1_000.0)]
+
+
 def test_stale_metrics_do_not_stop_dispatch(make_admission):
     rig = make_admission((NORMAL,))
     candidate = rig.fleet.candidates[0]
