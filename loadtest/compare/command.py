@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
+from loadtest.arguments import PROFILES, above_zero, positive, profile_name, seconds, whole
 from loadtest.compare.cases import CASES, Usual
 from loadtest.compare.contenders import Contender, UnknownContender, parse_contender
 from loadtest.lab.flags import policies, slo
-from loadtest.lab.models import seconds
 from loadtest.workload.source import FORM
 
 USUAL = Usual()

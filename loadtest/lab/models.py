@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from math import inf, nan
 from typing import Any
 
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, checked, positive, seconds
 
 NETWORK_S = 0.0005
 """One way, from client to router or from router to worker."""
@@ -69,23 +68,8 @@ def models_of(args: argparse.Namespace) -> Models:
     return Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
 
 
-def seconds(text: str) -> float:
-    """Parse a number of at least 0."""
-    return _within(text, lambda value: 0.0 <= value < inf, "a time; write seconds, 0 or more")
-
-
-def _within(text: str, fits: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if fits(value):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-
-
 _KINDS: dict[str, Callable[[str], float]] = {
-    "SHARE": lambda text: _within(text, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
+    "SHARE": checked(float, lambda value: 0.0 <= value < 1.0, "a share; write a number from 0 to below 1"),
     "N": positive,
     "X": above_zero,
     "S": seconds,

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from math import inf
 from pathlib import Path
 from typing import Any
 
-from loadtest.arguments import above_zero, checked, flags_exit_as_input, positive, whole, writable
+from loadtest.arguments import above_zero, checked, flags_exit_as_input, positive, seconds, share, whole, writable
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 GOALS = ("ttft", "tpot", "itl", "e2el", "ntpot", "ttfc", "ttfo")
 _RATE = checked(float, lambda value: value > 0.0, "a number above 0, or inf")
-_SHARE = checked(float, lambda value: 0.0 < value < 1.0, "a share above 0 and below 1")
 _PART = checked(float, lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")
-_SECONDS = checked(float, lambda value: 0.0 <= value < inf, "a number of at least 0")
 
 _DESCRIPTION = """\
 Send load to an OpenAI endpoint, and report latency, goodput and whether a goal is met. Latency counts from the time at
@@ -57,7 +54,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _schedule(parser.add_argument_group("schedule"))
     _judgement(parser.add_argument_group("judgement"))
     _output(parser.add_argument_group("output"))
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, defaults=vars(parser.parse_args(["http://localhost"])))
 
 
 def _endpoint(group: argparse._ArgumentGroup) -> None:
@@ -129,7 +126,12 @@ def _dataset(group: argparse._ArgumentGroup) -> None:
         default=0.0,
         help="random lengths are within this share of the mean (default 0)",
     )
-    group.add_argument("--prefix-len", "--random-prefix-len", type=whole, default=0, help="tokens of a shared prefix")
+    group.add_argument(
+        "--prefix-len",
+        "--random-prefix-len",
+        type=whole,
+        help="tokens of a shared prefix (default: 0, or 256 for prefix_repetition)",
+    )
     group.add_argument("--num-prefixes", type=positive, default=10, help="prefixes of prefix_repetition (default 10)")
     group.add_argument("--disable-shuffle", action="store_true", help="keep the order of sharegpt's and custom's rows")
     group.add_argument("--multi-turn", action="store_true", help="play every turn of sharegpt, with the real answers")
@@ -154,7 +156,7 @@ def _schedule(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ramp-up-end-rps", type=above_zero, help="rate at its end")
     group.add_argument("--rate-series", type=Path, metavar="FILE", help="CSV or JSONL with time_s and rate")
     group.add_argument("--users", type=positive, help="people who ask, read, think and ask again")
-    group.add_argument("--think-time", type=_SECONDS, default=0.0, metavar="S", help="their mean pause in seconds")
+    group.add_argument("--think-time", type=seconds, default=0.0, metavar="S", help="their mean pause in seconds")
     group.add_argument("--num-warmups", type=whole, default=0, help="other requests before the run (default 0)")
     group.add_argument("--processes", type=positive, default=1, help="processes that make load (default 1)")
 
@@ -170,14 +172,14 @@ def _judgement(group: argparse._ArgumentGroup) -> None:
         help=f"limits in ms, as ttft:500 tpot:50; of {', '.join(GOALS)}",
     )
     group.add_argument(
-        "--attainment", type=_SHARE, default=0.99, help="share of the requests that is to meet them (default 0.99)"
+        "--attainment", type=share, default=0.99, help="share of the requests that is to meet them (default 0.99)"
     )
     group.add_argument(
         "--find",
         choices=("goodput", "knee"),
         help="search the highest rate that meets the goals, or the concurrency where throughput stops to grow",
     )
-    group.add_argument("--warm-up-s", type=_SECONDS, default=0.0, help="first part of the run that does not count")
+    group.add_argument("--warm-up-s", type=seconds, default=0.0, help="first part of the run that does not count")
 
 
 def _output(group: argparse._ArgumentGroup) -> None:
@@ -267,4 +269,4 @@ def _watched(text: str) -> str:
 
 
 def _percentiles(text: str) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(_SHARE(str(float(part) / 100.0)) for part in text.split(",")))
+    return tuple(dict.fromkeys(share(str(float(part) / 100.0)) for part in text.split(",")))

@@ -33,7 +33,7 @@ TIMED: Mapping[str, Schema | None] = {"trace": None, "timed_trace": bailian.TIME
 NAMES = (*SYNTHETIC, *TEXTS, *TIMED)
 WINDOW_S = 600.0
 """Generators are drawn in windows of this length, so that a run of days holds only one of them."""
-CUSTOM_OUTPUT_LEN = 256
+CUSTOM_OUTPUT_LEN = PREFIX_LEN = 256
 SHORTEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 """Limits on ShareGPT's lengths in tokens, as in `vllm bench serve`."""
 
@@ -79,7 +79,7 @@ def _generated(name: str, seed: int) -> Iterator[Session]:
 def _random(dataset: Dataset, seed: int) -> Iterator[Session]:
     rng = stream(seed, "random")
     draws = Draws(rng)
-    prefix = draws.piece(dataset.prefix_len)
+    prefix = draws.piece(dataset.prefix_len or 0)
 
     def length(mean: int) -> int:
         spread = round(mean * dataset.range_ratio)
@@ -93,7 +93,8 @@ def _random(dataset: Dataset, seed: int) -> Iterator[Session]:
 
 def _prefixes(dataset: Dataset, seed: int) -> Iterator[Session]:
     draws = Draws(stream(seed, "prefixes"))
-    prefixes = [draws.piece(dataset.prefix_len or 256) for _ in range(dataset.num_prefixes)]
+    length = PREFIX_LEN if dataset.prefix_len is None else dataset.prefix_len
+    prefixes = [draws.piece(length) for _ in range(dataset.num_prefixes)]
     for number in count():
         prompt = Text.of([draws.rng.choice(prefixes), draws.piece(dataset.input_len)])
         yield Session(f"prefix-{number}", 0.0, (Call(prompt, draws.piece(dataset.output_len or 128), kind="prefix"),))

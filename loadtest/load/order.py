@@ -21,7 +21,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     input_len: int = 1024
     output_len: int | None = None
     range_ratio: float = 0.0
-    prefix_len: int = 0
+    prefix_len: int | None = None
     num_prefixes: int = 10
     multi_turn: bool = False
     shuffle: bool = True

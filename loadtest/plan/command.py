@@ -6,11 +6,10 @@ import argparse
 import os
 from pathlib import Path
 
-from loadtest.arguments import PROFILES, above_zero, checked, flags_exit_as_input, positive, writable
+from loadtest.arguments import PROFILES, above_zero, flags_exit_as_input, positive, share, writable
 from loadtest.lab.models import register_models
 
 DEFAULT_POLICIES = "marginal_cost,round_robin"
-_SHARE = checked(float, lambda value: 0.0 < value < 1.0, "a share above 0 and below 1")
 
 _DESCRIPTION = """\
 Find the cheapest fleet that meets a service level on your traffic. Each fleet is simulated in virtual time over the
@@ -60,7 +59,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="settings of a gateway with `classes:`: calls wait by class, and each class has to meet its own slo, or"
         " --goodput if it has none. A call's class has the name of its kind, or is `default`, or the first",
     )
-    goal.add_argument("--attainment", type=_SHARE, default=0.95, metavar="SHARE", help="share of calls (default 0.95)")
+    goal.add_argument("--attainment", type=share, default=0.95, metavar="SHARE", help="share of calls (default 0.95)")
     goal.add_argument(
         "--growth", type=above_zero, default=1.0, metavar="X", help="arrivals come X times as fast (default 1)"
     )

@@ -106,7 +106,7 @@ def test_flags_make_the_schedule():
     assert order("--dataset-name", "generator:agents").timed
     assert not order("--dataset-name", "generator:agents", "--request-rate", "1").timed
     assert order("--request-rate", "inf").rates is None
-    assert order("--burstiness", "inf").burstiness == inf
+    assert order("--request-rate", "1", "--burstiness", "inf").burstiness == inf
     assert (order().num_prompts, order("--duration", "2m", "--request-rate", "1").num_prompts) == (1000, None)
 
 
@@ -119,6 +119,46 @@ def test_flags_make_the_requests(monkeypatch):
     assert parsed("http://h:1/v1/").url == URL
     assert order("--class", "chat:3", "batch:1,x-class=b").classes[1] == TrafficClass("batch", 1.0, {"x-class": "b"})
     assert parsed(URL, "--goodput", "ttft:500", "tpot:50").goodput == {"ttft": 0.5, "tpot": 0.05}
+
+
+def test_flags_make_the_dataset(tmp_path):
+    flags = "--dataset-name prefix_repetition --num-prefixes 3 --prefix-len 0 --input-len 5 --output-len 6"
+    one = order(*flags.split()).dataset
+    assert (one.num_prefixes, one.prefix_len, one.input_len, one.output_len) == (3, 0, 5, 6)
+    assert order("--dataset-name", "sharegpt", "--multi-turn", "--disable-shuffle").dataset.multi_turn
+    assert order("--range-ratio", "0.5").dataset.range_ratio == 0.5
+    series = tmp_path / "rates.csv"
+    series.write_text("time_s,rate\n0,1\n60,4\n")
+    assert order("--rate-series", str(series)).rates == Rates(((0.0, 1.0), (60.0, 4.0)))
+    ramp = "--ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 3 --duration 9s"
+    assert order(*ramp.split()).rates == Rates(((0.0, 1.0), (9.0, 3.0)))
+    users = order("--users", "3", "--think-time", "2", "--session-header", "x-session")
+    assert (users.users, users.think_s, users.session_header) == (3, 2.0, "x-session")
+
+
+@pytest.mark.parametrize(
+    ("flags", "idle"),
+    [
+        ("--max-concurrency 3 --users 2", "--max-concurrency"),
+        ("--think-time 3 --request-rate 1", "--think-time"),
+        ("--burstiness 2 --max-concurrency 3", "--burstiness"),
+        ("--checkpoint-each 9s --request-rate 1", "--checkpoint-each"),
+        ("--attainment 0.9", "--attainment"),
+        ("--result-dir x", "--result-dir"),
+        ("--dataset-name generator:agents --output-len 9", "--output-len"),
+        ("--dataset-name trace --dataset-path x --input-len 9", "--input-len"),
+        ("--dataset-name custom --dataset-path x --multi-turn", "--multi-turn"),
+        ("--dataset-path x", "--dataset-path"),
+        ("--num-prefixes 3 --prefix-len 9", "--num-prefixes"),
+        ("--find goodput --goodput ttft:9 --duration 9s", "--duration"),
+        ("--find knee --request-rate 3", "--request-rate"),
+        ("--find knee --records FILE --users 3", "--records and --users"),
+        ("--find knee --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 3 --duration 9s", "--ramp"),
+    ],
+)
+def test_flags_that_would_do_nothing_are_refused(flags, idle, tmp_path):
+    with pytest.raises(WorkloadError, match=f"{idle}.* would do nothing with"):
+        order(*flags.replace("FILE", str(tmp_path / "records")).split())
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,10 @@ def test_prefixes_are_shared_and_the_rest_is_not(wording):
     sessions = source(Dataset(name="prefix_repetition", num_prefixes=2, prefix_len=9, input_len=5), 0, wording).sessions
     prompts = [next(sessions).calls[0].prompt.pieces for _ in range(40)]
     assert len({prefix for prefix, _ in prompts}) == 2 and len({own for _, own in prompts}) == 40
+    own, *none = (
+        next(source(Dataset(name="prefix_repetition", prefix_len=0), 0, wording).sessions).calls[0].prompt.pieces
+    )
+    assert own[1] == 1024 and not none
 
 
 def test_the_same_seed_writes_the_same_words_in_every_process():
