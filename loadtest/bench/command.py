@@ -18,7 +18,7 @@ import msgspec
 import psutil
 from rich.console import Console
 
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, writable
 from loadtest.bench.measures.catalogue import NAMES, chosen
 from loadtest.bench.measures.sample import Setting
 from loadtest.bench.page import page
@@ -58,7 +58,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="environment with the programs from PyPI, made by `make peers-env` (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write every round's figures")
 
 
 def run(args: argparse.Namespace) -> int:

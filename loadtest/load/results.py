@@ -43,8 +43,7 @@ class Results:
         self.tally = Tally(self.goals)
 
     def add(self, records: Sequence[Record], lags_s: Sequence[float] = ()) -> None:
-        for lag_s in lags_s:
-            self.lags.add(lag_s)
+        self.lags.extend(lags_s)
         for one in records:
             if one.intended_s < self.warm_up_s:
                 self.warm_up += 1

@@ -15,9 +15,9 @@ from random import Random
 
 from loadtest.load.records import MEASURES, Goals, Record, meets
 from loadtest.report.summary import percentile
+from loadtest.report.verdict import Z_95
 
 KEPT = 500_000
-_Z = 1.959963984540054
 OTHER, MOST_GROUPS = "other", 32
 
 
@@ -29,9 +29,6 @@ class Sample:
         self._sum = self._squares = 0.0
         self._values = array("d")
         self._rng = Random(seed)
-
-    def add(self, value: float) -> None:
-        self.extend((value,))
 
     def extend(self, values: Sequence[float]) -> None:
         self._sum += sum(values)
@@ -68,7 +65,7 @@ class Ordered:
     def interval(self, share: float) -> tuple[float, float] | None:
         """Return the 95 % interval of a percentile by order statistics; None if there are too few values for it."""
         count = len(self.values)
-        half = _Z * sqrt(count * share * (1.0 - share))
+        half = Z_95 * sqrt(count * share * (1.0 - share))
         low, high = floor(count * share - half), floor(count * share + half) + 1
         return (self.values[low], self.values[high]) if low >= 0 and high < count else None
 

@@ -15,6 +15,8 @@ from math import exp, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 
 CONFIDENCE = 0.99
+Z_95 = NormalDist().inv_cdf(0.975)
+"""Half a 95 % interval in standard deviations."""
 
 
 class Answer(IntEnum):
@@ -23,6 +25,10 @@ class Answer(IntEnum):
     MET = 0
     NOT_MET = 1
     UNDECIDED = 2
+
+    @property
+    def words(self) -> str:
+        return ("met", "not met", "not decided")[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def _tail(late: int, total: int, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ShareInterval:
-    """A share with the interval that contains the true one."""
+    """A share with its 95 % interval."""
 
     share: float
     low: float
@@ -101,11 +107,10 @@ class ShareInterval:
 
 
 def wilson(good: int, total: int) -> ShareInterval:
-    """Return the share of `good` in `total` with Wilson's 95 % score interval; 0 to 1 for no requests."""
+    """Return the share of `good` in `total` with Wilson's score interval; 0 to 1 for no requests."""
     if not total:
         return ShareInterval(0.0, 0.0, 1.0)
-    z = NormalDist().inv_cdf(0.975)
-    share = good / total
+    z, share = Z_95, good / total
     scale = 1.0 + z * z / total
     centre = (share + z * z / (2.0 * total)) / scale
     half = z * sqrt(share * (1.0 - share) / total + z * z / (4.0 * total * total)) / scale

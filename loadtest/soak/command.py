@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.arguments import above_zero, positive, size_bytes
+from loadtest.arguments import above_zero, positive, size_bytes, writable
 from loadtest.fleet.memory_group import NoMemoryGroup
 from loadtest.fleet.process import exit_code
 from loadtest.soak.fleet import FleetShape
@@ -66,7 +66,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limit", type=size_bytes, metavar="SIZE", help="limit of the gateway, set by a cgroup, as in 1GiB"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write all measurements")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of workers and gateway")
 
 

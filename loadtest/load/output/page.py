@@ -9,6 +9,7 @@ from typing import Any
 
 from loadtest.load.records import MEASURES, Record
 from loadtest.load.results import Results
+from loadtest.load.steady import in_flight
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 720, 220, 60, 24
 MOST_POINTS = 2_000
@@ -77,7 +78,7 @@ def _flying(records: Sequence[Record]) -> list[Point]:
         return []
     first_s, last_s = records[0].intended_s, max(one.ended_s for one in records)
     edges = [first_s + (last_s - first_s) * place / BINS for place in range(BINS + 1)]
-    return [(at_s, sum(one.intended_s <= at_s < one.ended_s for one in records)) for at_s in edges]
+    return list(zip(edges, in_flight(records, edges), strict=True))
 
 
 def _below(results: Results, name: str) -> list[Point]:

@@ -17,7 +17,6 @@ from loadtest.report.sheet import Sheet, print_sheet
 from loadtest.report.verdict import Answer
 
 MS = 1e3
-WORDS = {Answer.MET: "met", Answer.NOT_MET: "not met", Answer.UNDECIDED: "not decided"}
 
 
 def print_report(console: Console, found: Mapping[str, Any], results: Results, findings: Findings) -> None:
@@ -83,7 +82,7 @@ def summary(found: Mapping[str, Any], results: Results, findings: Findings) -> I
         goals = " ".join(f"{name}:{limit_s * MS:g}" for name, limit_s in results.goals.items())
         more = f"; {goal.missing:,} further good requests would meet it" if findings.answer is Answer.UNDECIDED else ""
         yield (
-            f"goal {goals} for {results.attainment:.1%} of the requests: {WORDS[findings.answer]},"
+            f"goal {goals} for {results.attainment:.1%} of the requests: {findings.answer.words},"
             f" {goal.late:,} of {goal.total:,} miss it, goodput {found['request_goodput'] or 0:,.2f} requests/s{more}"
         )
 

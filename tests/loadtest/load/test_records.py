@@ -91,7 +91,7 @@ def test_a_sample_beyond_its_bound_stays_a_fair_one(monkeypatch):
     monkeypatch.setattr("loadtest.load.tally.KEPT", 1_000)
     sample = Sample()
     for value in range(20_000):
-        sample.add(float(value))
+        sample.extend([float(value)])
     assert (sample.count, sample.mean, len(sample.ordered().values)) == (20_000, 9_999.5, 1_000)
     assert sample.std == pytest.approx(5_773.5, abs=1)
     assert sample.ordered().at(0.5) == pytest.approx(10_000, rel=0.1)

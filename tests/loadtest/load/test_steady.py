@@ -3,9 +3,10 @@
 import random
 
 import pytest
+from scipy.special import stdtrit
 
 from loadtest.load.records import Record
-from loadtest.load.steady import lag_problem, saturation_of
+from loadtest.load.steady import lag_problem, saturation_of, slope, t_975
 
 SERVICE_S = 0.1
 
@@ -39,6 +40,14 @@ def test_a_queue_of_one_server_waits_as_theory_says():
 
 def test_a_few_requests_say_nothing():
     assert saturation_of(queue(1.5, 0.5, 1)) is None
+
+
+@pytest.mark.parametrize("points", [12, 13, 30, 432])
+def test_a_slopes_interval_is_that_of_its_number_of_points(points):
+    assert t_975(points - 2) == pytest.approx(-stdtrit(points - 2, 0.025), rel=1e-4)
+    rng = random.Random(1)
+    found = [slope(range(points), [rng.gauss(0.0, 1.0) for _ in range(points)]) for _ in range(2_000)]
+    assert sum(one.low_per_s > 0.0 for one in found) / 2_000 == pytest.approx(0.025, abs=0.011)
 
 
 @pytest.mark.parametrize(("lag_s", "void"), [(0.0004, False), (0.0006, True)])
