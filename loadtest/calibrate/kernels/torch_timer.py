@@ -23,7 +23,7 @@ _FLUSHED = 2
 
 
 class TorchTimer:
-    """Times operations in bf16, on a GPU where torch sees one. On a CPU one core does them, in time of its thread."""
+    """Times operations in bf16, on a GPU where torch sees one. On a CPU one core does them; its thread time counts."""
 
     def __init__(self) -> None:
         self.on_gpu = torch.cuda.is_available()

@@ -5,6 +5,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from backends.engine.events import CacheCleared
+from backends.simulated.publisher import EventPublisher
+from backends.vllm.events import ReplayEnd, parse_replay, replay_request
+
 COMPLETIONS = "/v1/completions"
 END = b"\xff" * 8
 
@@ -147,3 +151,31 @@ async def test_a_replay_sends_the_batches_from_a_number_on(worker_with, context)
         assert tokens == [400, 500, 600, 700, 800, 900]
         assert await replay(context, client, 10) == []
         assert client.worker.publisher.statistics()["replays"] == 2
+
+
+@pytest.fixture
+async def publisher():
+    one = EventPublisher("kv", 2_000, 10)
+    one.endpoints = one.start("127.0.0.1", 0, 0)
+    for _ in range(3_000):
+        one.publish([CacheCleared()], 0.0)
+    yield one
+    one.close()
+
+
+async def test_a_replay_has_all_that_is_kept_and_what_is_no_request_gets_none(publisher, context):
+    socket = context.socket(zmq.DEALER)
+    socket.connect(publisher.endpoints[1])
+    for frames in ([b"", b"short"], [b"x"], [b"", b"1" * 8, b"more"], replay_request(100)):
+        await socket.send_multipart(frames)
+    found = []
+    while not isinstance(batch := parse_replay(await receive(socket)), ReplayEnd):
+        found.append(batch.seq)
+    assert found == list(range(1_000, 3_000))
+    assert publisher.statistics() == {"published_batches": 3_000, "buffered_batches": 2_000, "replays": 1}
+
+
+async def test_a_port_in_use_is_named(publisher):
+    port = int(publisher.endpoints[0].rpartition(":")[2])
+    with pytest.raises(OSError, match=f"KV events cannot listen on 127.0.0.1:{port}"):
+        EventPublisher("kv", 1, 10).start("127.0.0.1", port, 0)
