@@ -49,6 +49,7 @@ whole = checked(int, lambda value: value >= 0, "a whole number, 0 or above")
 above_zero = checked(float, lambda value: 0.0 < value < float("inf"), "a number above 0")
 seconds = checked(float, lambda value: 0.0 <= value < float("inf"), "a time; write seconds, 0 or more")
 share = checked(float, lambda value: 0.0 < value < 1.0, "a share above 0 and below 1")
+part = checked(float, lambda value: 0.0 <= value < 1.0, "a part of 1; write a number from 0 to below 1")
 
 
 def writable(text: str) -> Path:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from backends.engine.request import FinishReason
 from backends.simulated.generation import Generation
-from backends.vllm.histogram_bounds import DURATION_S, ITERATION_TOKENS, ITL_S, TTFT_S, length_bounds
+from backends.vllm.histogram_bounds import DURATION_S, ITL_S, TTFT_S, length_bounds
 
 _COUNTERS = (
     ("vllm:prefix_cache_queries", "Tokens looked up.", "prefix_queries_tokens"),
@@ -32,16 +32,12 @@ _TRANSFER_COUNTERS = (
 _HISTOGRAMS: tuple[tuple[str, str, Sequence[float] | None], ...] = (
     ("time_to_first_token_seconds", "Time to first token.", TTFT_S),
     ("inter_token_latency_seconds", "Time between two tokens.", ITL_S),
-    ("request_time_per_output_token_seconds", "Mean time per output token of a request.", ITL_S),
     ("e2e_request_latency_seconds", "Whole request.", DURATION_S),
     ("request_queue_time_seconds", "Time spent waiting.", DURATION_S),
-    ("request_inference_time_seconds", "Time spent running.", DURATION_S),
     ("request_prefill_time_seconds", "Scheduled to first token.", DURATION_S),
-    ("request_decode_time_seconds", "First to last token.", DURATION_S),
     ("request_prompt_tokens", "Prompt tokens of a request.", None),
     ("request_generation_tokens", "Tokens generated for a request.", None),
     ("request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", None),
-    ("iteration_tokens_total", "Tokens per step.", ITERATION_TOKENS),
 )
 """Name without its prefix, help, and bounds; None: those of lengths up to the model's."""
 _SUFFIXES = {"gauge": "", "counter": "_total"}
@@ -129,20 +125,13 @@ class WorkerMetrics(Collector):
         observed = {
             "e2e_request_latency_seconds": now_s - state.arrived_s,
             "request_queue_time_seconds": state.first_scheduled_s - state.arrived_s,
-            "request_inference_time_seconds": now_s - state.first_scheduled_s,
             "request_prefill_time_seconds": first_token_s - state.first_scheduled_s,
-            "request_decode_time_seconds": now_s - first_token_s,
             "request_prompt_tokens": state.prompt_tokens,
             "request_generation_tokens": state.output_tokens,
             "request_prefill_kv_computed_tokens": state.prompt_tokens - (state.cached_tokens or 0),
         }
         for name, value in observed.items():
             self._observe(name, value)
-        if state.output_tokens > 1:
-            self._observe("request_time_per_output_token_seconds", (now_s - first_token_s) / (state.output_tokens - 1))
-
-    def stepped(self, tokens: int) -> None:
-        self._observe("iteration_tokens_total", tokens)
 
     def _observe(self, name: str, value: float) -> None:
         self._histograms[name].observe(value)
@@ -171,10 +160,6 @@ class WorkerMetrics(Collector):
     def _gauges(self, numbers: Mapping[str, int | float]) -> Iterator[Metric]:
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", numbers["running"])
         yield self._gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.", numbers["waiting"])
-        by_reason = self._gauge(
-            "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", numbers["waiting"], reason="capacity"
-        )
-        yield self._with_value(by_reason, 0.0, reason="deferred")
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", numbers["kv_usage"])
         sleep = Metric("vllm:engine_sleep_state", "1 for the state it is in.", "gauge")
         for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
@@ -190,10 +175,6 @@ class WorkerMetrics(Collector):
         moved = {} if self._transfers is None else self._transfers()
         for name, text, key in _TRANSFER_COUNTERS if moved else ():
             yield self._with_value(Metric(name, text, "counter"), moved[key])
-        rejections = Metric("vllm:admission_rejections", "Requests refused.", "counter")
-        labels = {"model_name": self._labels["model_name"], "reason": "max_num_queued_reqs"}
-        rejections.add_sample(f"{rejections.name}_total", labels, self._rejected)
-        yield rejections
         success = Metric("vllm:request_success", "Requests finished.", "counter")
         for reason, count in self._finished.items():
             self._with_value(success, count, finished_reason=reason.value)

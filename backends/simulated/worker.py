@@ -274,7 +274,6 @@ class SimulatedWorker:
             below = () if self.peer_tier is None else self.peer_tier.host.copy(result.events)
             if self.publisher is not None:
                 self.publisher.publish(result.events, time.time(), below)
-        self.metrics.stepped(result.prefill_tokens + result.decodes)
         live = self._live
         for request_id, token_id, reason in result.outputs:
             generation = live.get(request_id)

@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 
 from backends.vllm.handover.connectors import CONNECTORS
-from loadtest.arguments import PROFILES, above_zero, checked, profile_name
+from loadtest.arguments import PROFILES, above_zero, checked, part, profile_name
 
 LAST_PORT = 65_535
 _COUNT = checked(int, lambda value: 0 < value <= 64, "a whole number from 1 to 64")
 _PORT = checked(int, lambda port: 0 < port <= LAST_PORT, f"a port from 1 to {LAST_PORT}")
 _SCALE = checked(float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-_SHARE = checked(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
 
 _DESCRIPTION = """\
 Start N workers on this machine, which run until Ctrl-C. One that ends leaves the others running. --vllm N starts vLLM's
@@ -52,7 +51,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add("--kv-gib", type=above_zero, metavar="X", help=size)
     scale = "factor on every modelled wait; 0: do not wait (default: %(default)s)"
     add("--time-scale", type=_SCALE, default=1.0, metavar="S", help=scale)
-    add("--jitter", type=_SHARE, default=0.05, metavar="SHARE", help="spread of step times (default %(default)s)")
+    add("--jitter", type=part, default=0.05, metavar="SHARE", help="spread of step times (default %(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="seed of words and jitter; each worker adds its number")
     roles = "roles for a KV handover, as prefill=1,decode=3; all others are mixed"
     add("--roles", type=_roles, default={}, metavar="ROLE=N,...", help=roles)

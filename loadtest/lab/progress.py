@@ -60,15 +60,7 @@ def watched(console: Console, store: Store, jobs: int) -> Iterator[Watched]:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a progress bar for 80 columns: a narrower terminal would cut off the time left."""
-    name = Column(max_width=28, no_wrap=True, overflow="ellipsis")
-    return Progress(
-        TextColumn("{task.description}", table_column=name),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        transient=True,
-    )
+    """Return a progress bar for 80 columns: a longer name would cut off the time left."""
+    name = TextColumn("{task.description}", table_column=Column(max_width=28, no_wrap=True, overflow="ellipsis"))
+    columns = name, BarColumn(16), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("left")
+    return Progress(*columns, console=console, transient=True)

@@ -118,7 +118,7 @@ def test_the_printed_command_says_what_the_connector_needs(capsys, connector, ro
         ),
         (("--simulated", "2", "--kv-gib", "0"), "'0' is not a number above 0"),
         (("--simulated", "2", "--time-scale", "-1"), "'-1' is not a number of at least 0"),
-        (("--simulated", "2", "--jitter", "1"), "'1' is not a share of at least 0 and below 1"),
+        (("--simulated", "2", "--jitter", "1"), "'1' is not a part of 1; write a number from 0 to below 1"),
         (("--vllm", "1", "--model-dir", "/nowhere"), "--model-dir /nowhere has no config.json"),
         (("--vllm", "1", "--vllm-env", "/nowhere"), "no vllm command (/nowhere/bin/vllm); run `make vllm-env`"),
         (("--simulated", "1", "--vllm-env", "x"), "--vllm-env goes with --vllm"),
