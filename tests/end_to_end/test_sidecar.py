@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import redis
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import warmroute
+from router.security.keys import KeyEntry, digest_of, new_key
 from tests.end_to_end.conftest import ANY_PORT, Gateway, samples
 from tests.support.redis import needs_redis
 from tests.support.redis_server import redis_server
@@ -27,9 +29,10 @@ class Sidecar:
         self.worker = worker
         self.url = process.wait_for(r"public port.*url=(\S+)")[1]
         self.drain_url = process.wait_for(r"drain port.*url=(\S+)")[1]
+        self.headers = {}
 
     def status(self, path="/readyz"):
-        return httpx.get(f"{self.url}{path}", timeout=5)
+        return httpx.get(f"{self.url}{path}", headers=self.headers, timeout=5)
 
     def until(self, state, limit_s=20.0):
         end_s = time.monotonic() + limit_s
@@ -37,9 +40,9 @@ class Sidecar:
             assert time.monotonic() < end_s, f"{found}, not {state}: {self.process.tail()}"
             time.sleep(0.02)
 
-    def complete(self, tokens=4, model=MODEL, **options):
-        body = {"model": model, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True, "stream": False}
-        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=60, **options)
+    def complete(self, tokens=4):
+        body = {"model": MODEL, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True, "stream": False}
+        return httpx.post(f"{self.url}/v1/completions", json=body, headers=self.headers, timeout=60)
 
 
 @pytest.fixture
@@ -79,9 +82,12 @@ def while_running(sidecar, tokens=120):
     return call
 
 
-def test_a_sidecar_forwards_and_answers_for_its_worker(sidecar):
-    one = sidecar()
+def test_a_sidecar_forwards_and_answers_for_its_worker_and_guards_it(sidecar):
+    key = new_key()
+    one = sidecar("--set", f"auth.api_keys={KeyEntry('gateways', digest_of(key.encode())).line}")
     one.until("ready")
+    assert one.complete().status_code == one.status("/metrics").status_code == 401
+    one.headers = {"Authorization": f"Bearer {key}"}
     assert one.complete().status_code == 200
     assert one.status("/health").json() == {"status": "ready"}
     assert one.status("/livez/engine").json() == {"status": "alive"}
@@ -92,18 +98,6 @@ def test_a_sidecar_forwards_and_answers_for_its_worker(sidecar):
     assert httpx.post(one.drain_url, headers={"Host": "evil.example"}).status_code == 403
     assert httpx.post(one.drain_url, headers={"Origin": "http://evil.example"}).status_code == 403
     one.until("ready")
-
-
-def test_a_key_guards_a_worker_without_one(sidecar, tmp_path):
-    from router.security.keys import KeyEntry, digest_of, new_key
-
-    key = new_key()
-    one = sidecar("--set", f"auth.api_keys={KeyEntry('gateways', digest_of(key.encode())).line}")
-    one.until("ready")
-    assert one.complete().status_code == 401
-    assert one.status("/metrics").status_code == 401
-    assert one.status("/livez/engine").status_code == 200
-    assert one.complete(headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
 def test_drain_waits_for_the_running_requests_and_refuses_further_ones(sidecar):
@@ -141,9 +135,13 @@ def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sid
     assert one.complete().status_code == 200
 
 
-def test_sigterm_ends_the_running_requests_then_the_command(sidecar):
-    one = sidecar()
+def test_sigterm_ends_the_running_requests_then_the_command_whose_output_passes_through(sidecar):
+    port = free_ports(1)
+    command = shlex.join(warmroute("worker", "--port", str(port)))
+    child = ("sh", "-c", f"echo said by the worker; exec {command}")
+    one = sidecar(worker=f"http://127.0.0.1:{port}", command=child)
     one.until("ready")
+    assert "said by the worker" in one.process.tail()
     running = while_running(one)
     one.process.terminate()
     assert running.answer().json()["usage"]["completion_tokens"] == 120
@@ -162,11 +160,6 @@ def test_a_worker_that_dies_ends_the_sidecar_at_once(sidecar):
     assert one.process.wait(20) == 137
     assert time.monotonic() - began_s < 5
     assert running.answer().status_code in (502, 503)
-
-
-def test_the_commands_output_passes_through(sidecar):
-    one = sidecar(command=("sh", "-c", "echo said by the worker; exec sleep 60"))
-    block_until(lambda: "said by the worker" in one.process.tail())
 
 
 class Front(Gateway):
@@ -217,6 +210,7 @@ def test_a_worker_behind_its_sidecar_is_exact_also_for_a_gateway_that_starts_lat
     assert httpx.get(f"{one.url}/kv_event_sources").json()["0"]["endpoint"].startswith("tcp://*:")
 
 
+@pytest.mark.nightly
 @needs_redis
 def test_a_worker_is_in_redis_from_its_first_answer_until_its_drain(sidecar):
     with redis_server() as server:

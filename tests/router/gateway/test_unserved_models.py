@@ -54,8 +54,9 @@ FRAMINGS = {
 }
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize(
+    ("framing", "stream"), [*((framing, True) for framing in FRAMINGS), ("whole", False), ("cut chunks", False)]
+)
 async def test_another_worker_answers_after_a_404_for_the_model(rig, framing, stream):
     gate = await rig(*once(FRAMINGS[framing], answer_stream if stream else answer_json))
     models = asked(gate)
@@ -145,8 +146,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("frame", [whole, chunked])
+@pytest.mark.parametrize(("frame", "pieces"), [(whole, 1), (chunked, 3)])
 @pytest.mark.parametrize("name", OTHERS)
 async def test_other_404s_are_relayed(rig, name, frame, pieces):
     body = OTHERS[name]
