@@ -19,7 +19,7 @@ HOPS = {
     "an attempt begins": {"attempted"},
     "the request is written to the worker": {"outgoing", "worker_lines", "takes_back"},
     "the answer begins": {"response_lines"},
-    "bytes are relayed": {"carried"},
+    "bytes are relayed": {"carried", "begun"},
     "the worker dies": {"resumption"},
     "the answer is complete": {"answered"},
     "the request has ended": {"ended"},

@@ -315,9 +315,10 @@ class LimitsConfig(Section, frozen=True):
     max_body_bytes: Positive = 67_108_864
     """Bytes of one request body. A larger one gets 413."""
     max_buffered_body_bytes: Bytes = "auto"
-    """Bytes of all request bodies in memory. A body stays there until a worker begins to answer. A request beyond the
-    limit gets 503. A single body larger than the limit gets 413, even if max_body_bytes allows it. auto: a share of the
-    memory limit, at most 1 GiB. With several processes, no body may then be larger than one process's share."""
+    """Bytes of all request bodies in memory. A body stays there until a worker begins to answer, and what migration
+    keeps of it until the answer ends. A request beyond the limit gets 503. A single body larger than the limit gets
+    413, even if max_body_bytes allows it. auto: a share of the memory limit, at most 1 GiB. With several processes, no
+    body may then be larger than one process's share."""
     max_queued_requests: Count = 1_000
     """Requests in the queue at once, because no worker is ready for them. A further request gets 503. The policy may
     hold as many beside them; a further one goes to a worker without delay."""

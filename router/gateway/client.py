@@ -353,8 +353,8 @@ class ClientConnection(asyncio.Protocol):
 
     # for a request
 
-    def body_done(self) -> None:
-        self._framer.give_back()
+    def body_done(self, kept_bytes: int) -> None:
+        self._framer.give_back(kept_bytes)
 
     def open_tunnel(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel

@@ -157,6 +157,14 @@ class Rewrite:
         """Leave an addition out from now on, which the worker may have refused. Return whether there was one."""
         return False
 
+    @property
+    def kept_bytes(self) -> int:
+        """What the feature keeps of the body, and of the answer, while that runs: it counts as part of the body."""
+        return 0
+
+    def begun(self) -> None:
+        """Note that the client has a token of the answer, perhaps not the first time."""
+
     def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float, preamble: bytes) -> Resumption | None:
         """Return how the answer of a failed attempt goes on, of which the last byte came at `read_s`; None to end it.
 

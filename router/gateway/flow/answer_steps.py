@@ -42,7 +42,7 @@ def respond(services: GatewayServices, outbound: OutboundRequest, attempt: Attem
     relay.open(response, attempt.pass_to(relay), services.lines_of(outbound, ticket), outbound.promise())
     # After the client has its first byte.
     outbound.body = b""  # no further attempt will need it
-    outbound.client.body_done()
+    outbound.client.body_done(outbound.kept_bytes)
     if outbound.ttft_s is None:
         services.log.first_event(outbound, now_s)
     outbound.flow.answer_began(now_s, response.events)

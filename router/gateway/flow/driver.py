@@ -188,6 +188,10 @@ class RequestDriver:
         except Exception:
             self.crashed()
 
+    @property
+    def kept_bytes(self) -> int:
+        return self._outbound.kept_bytes
+
     def hand_over(self) -> bool:
         try:
             plan = resuming.movable(self._outbound)
@@ -244,6 +248,10 @@ class RequestDriver:
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         outbound, services = self._outbound, self._services
         services.log.gaps(outbound, gaps_s)
+        if events and outbound.rewrites:
+            for rewrite in outbound.rewrites:
+                rewrite.begun()
+            outbound.client.body_done(outbound.kept_bytes)
         ticket = outbound.ticket
         if ticket is not None and not ticket.ended:
             services.placements.tickets.progress(ticket, events, gaps_s, outbound.relay.last_read_s)

@@ -45,7 +45,8 @@ class RequestClient(Protocol):
     def open_tunnel(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
 
-    def body_done(self) -> None: ...
+    def body_done(self, kept_bytes: int) -> None:
+        """Count no more than `kept_bytes` of the body from now on."""
 
     def request_ended(self, keep_alive: bool) -> None:
         """Continue after the request; close the connection unless `keep_alive`."""
@@ -122,6 +123,11 @@ class OutboundRequest(IncomingRequest):
         """The endpoint of a leg that runs beside the client's, if any."""
         beside = None if self.plan is None else self.plan.beside
         return () if beside is None else (beside,)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What features keep of the body and of the answer."""
+        return sum(rewrite.kept_bytes for rewrite in self.rewrites)
 
     def promise(self) -> bool:
         """Return whether the connection stays open: decided when the answer's head is written, and then final."""

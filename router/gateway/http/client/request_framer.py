@@ -94,13 +94,14 @@ class RequestFramer:
         if account is not None and self.head is not None and self.head.content_length:
             account.check(self.head.content_length)
 
-    def give_back(self) -> None:
-        """Return the memory of the current body to the limit and to the tenant."""
-        if self._body_bytes:
-            self._body_limit.give_back(self._body_bytes)
+    def give_back(self, kept_bytes: int = 0) -> None:
+        """Return the memory of the current body to the limit and to the tenant, but for `kept_bytes` of it."""
+        free_bytes = self._body_bytes - kept_bytes
+        if free_bytes > 0:
+            self._body_limit.give_back(free_bytes)
             if self._account is not None:
-                self._account.body_bytes -= self._body_bytes
-            self._body_bytes = 0
+                self._account.body_bytes -= free_bytes
+            self._body_bytes = kept_bytes
 
     def close(self) -> None:
         """Drop everything that was read, and the callback. The connection and its framer form a reference cycle, which

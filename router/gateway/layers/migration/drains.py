@@ -20,6 +20,10 @@ class MovableRequest(Protocol):
     @property
     def tickets(self) -> Sequence[Ticket]: ...
 
+    @property
+    def kept_bytes(self) -> int:
+        """What features keep of it while its answer runs."""
+
     def hand_over(self) -> bool:
         """Let the answer go on at another worker, if that is possible. Return False if no worker has a place for it."""
 

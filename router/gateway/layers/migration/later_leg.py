@@ -62,7 +62,7 @@ class LaterLeg(LegFilter):
     ) -> None:
         """`on_text` is called once, when the first text of this leg goes to the client."""
         super().__init__(stream, inner, may_go_on, holds=holds)
-        self._events = LaterEvents(stream.first_event, on_text)
+        self._events = LaterEvents(stream.beginning, on_text)
         self._ids: array[int] | None = ids
         self._given_tokens = len(ids)
         self._before_tokens = len(stream.output)

@@ -60,6 +60,7 @@ class Migration(RewriteFeature):
         running: Collection[MovableRequest],
     ) -> None:
         self._fleet = fleet
+        self._running = running
         self._by_route: dict[str, MigrationSettings] = {}
         self._prefills_per_worker = 1
         self.metrics = metrics
@@ -111,6 +112,7 @@ class Migration(RewriteFeature):
         return {
             "migration": {
                 "waiting": self.permits.waiting,
+                "kept_bytes": sum(one.kept_bytes for one in self._running),
                 "requests": {str(reason): count for reason, count in self.counts.items() if count},
             }
         }
@@ -203,6 +205,15 @@ class MigrationRewrite(Rewrite):
         self._refused_ids = True
         return True
 
+    @property
+    def kept_bytes(self) -> int:
+        again, body, stream = self._again, self._body, self._stream
+        kept_bytes = 0 if again is None else len(again.body)
+        return kept_bytes if body is None or stream is None else body.kept_bytes + stream.kept_bytes
+
+    def begun(self) -> None:
+        self._again = None
+
     # after a death
 
     def may_go_on(self) -> bool:
@@ -246,7 +257,8 @@ class MigrationRewrite(Rewrite):
     def _rest(self, request: Request, block_tokens: int, death: Death, ended: LegFilter) -> ResumedStream:
         stream, body = self._stream, self._body
         assert stream is not None and body is not None
-        request = resumed_prompt(request, stream.ids(), block_tokens, self._salt)
+        assert stream.prompt is not None  # else there would be a refusal
+        request = resumed_prompt(request, stream.prompt, stream.output, stream.clean, block_tokens, self._salt)
         request = msgspec.structs.replace(request, max_tokens=body.budget(stream.clean))
         return ResumedStream(self, request, death, stream, body, ended)
 

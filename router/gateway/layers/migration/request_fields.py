@@ -55,6 +55,13 @@ class MessageContent(msgspec.Struct):
     content: Any = None
 
 
+class MessageCalls(msgspec.Struct):
+    """A message of a chat, of which the tool calls are counted."""
+
+    role: Any = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
 class TextDelta(msgspec.Struct):
     text: Any = None
 

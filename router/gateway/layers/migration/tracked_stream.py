@@ -10,9 +10,11 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.layers.migration.eligibility import Ineligible
+from router.gateway.layers.migration.later_events import shared_members
 from router.gateway.layers.migration.request_fields import TextEvent
 from router.gateway.layers.migration.whole_tokens import WholeTokens
 from router.requests.answers.sse import data_of
+from router.residency.chain import TOKEN_BYTES
 from router.tokenization.body.parsed_body import CHAT_PATH
 
 # Generated text cannot look like a member of an event, because its quotes are escaped.
@@ -42,8 +44,8 @@ class TrackedStream:
     """
 
     __slots__ = (
-        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "asks_usage", "clean",
-        "finished", "first_event", "has_role", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens",
+        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "asks_usage", "beginning",
+        "clean", "finished", "has_role", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens",
         "shown", "text_length", "unclear",
     )  # fmt: skip
 
@@ -72,7 +74,8 @@ class TrackedStream:
         """
         self.has_role = True
         """The client has the role of a chat, or gets it with the next event: it does not wait."""
-        self.first_event = b""
+        self.beginning = b""
+        """An event with what all events have in common."""
         self.reasoning_tokens = 0
         self.unclear = False
         """Text has come since the last end of a character that is known."""
@@ -87,6 +90,10 @@ class TrackedStream:
         if self.prompt is None:
             return Ineligible.NO_IDS
         return Ineligible.FINISHED if self.finished else self.inside
+
+    @property
+    def kept_bytes(self) -> int:
+        return TOKEN_BYTES * (len(self.output) + (0 if self.prompt is None else len(self.prompt)))
 
     def ids(self) -> array[int]:
         """Return P + G, up to the text that the client has."""
@@ -201,7 +208,7 @@ class TrackedStream:
         assert found is not None
         shown = _replaced(event, found) if self.hides else event
         if self.prompt is None and self.lost is None:
-            self.first_event = _replaced(event, found)
+            self.beginning = b"data: %b\n\n" % msgspec.json.encode(shared_members(_replaced(event, found)))
             try:
                 self.prompt = array("I", _ID_LIST.decode(found[1]))
             except (ValueError, OverflowError, msgspec.DecodeError):

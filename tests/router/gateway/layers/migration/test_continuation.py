@@ -1,7 +1,9 @@
 """What another worker gets, and what is placed."""
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from array import array
 
 import msgspec
@@ -10,8 +12,12 @@ import pytest
 from policies.view import WorkerId
 from router.gateway.layers.migration.continuation_body import ContinuationBody
 from router.gateway.layers.migration.eligibility import fields_of
+from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.resumed_prompt import resumed_prompt
+from router.gateway.layers.migration.resumed_stream import Death, ResumedStream
+from router.gateway.layers.migration.tracked_stream import TrackedStream
+from router.gateway.layers.migration.whole_tokens import WholeTokens
 from router.placement.request import Request
 from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.hashing import CacheKeys, chain_of
@@ -37,10 +43,77 @@ def test_a_chat_gets_the_ids_in_place_of_its_messages():
     }  # fmt: skip
 
 
-def test_a_chat_with_tools_keeps_its_messages():
-    messages = [{"role": "user", "content": "x"}]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "x" * 1_000}}
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_chat_with_tools_keeps_the_number_of_its_calls(calls):
+    """Parsers number the calls of the answer after them."""
+    messages = [{"role": "user", "content": "tool_calls"}]
+    messages += [{"role": "assistant", "tool_calls": [CALL] * one} for one in (calls - 1, 1) if calls]
     _, body = made(CHAT, messages=messages, tools=[{"type": "function"}])
-    assert body["messages"] == messages and body["tools"] == [{"type": "function"}]
+    assert sum(len(one["tool_calls"]) for one in body["messages"]) == calls
+    assert {one["role"] for one in body["messages"]} <= {"assistant"}
+    assert body["tools"] == [{"type": "function"}] and len(json.dumps(body)) < 1_000
+
+
+def test_what_is_kept_is_one_piece_without_the_prompt():
+    kept, _ = made(CHAT, messages=[{"role": "user", "content": "x" * 100_000}], max_tokens=9, min_tokens=1)
+    assert kept.kept_bytes == len(b'{"model":"m","stream":true')
+
+
+@pytest.fixture
+def taken_bytes():
+    """Call it for the memory that was taken since the beginning of the test, and is in use."""
+    gc.collect()
+    tracemalloc.start()
+    yield lambda: (gc.collect() and None) or tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+def test_many_members_take_no_more_than_their_bytes(taken_bytes):
+    kept = made(CHAT, **{f"x{number}": [number] for number in range(10_000)})[0]
+    assert taken_bytes() < kept.kept_bytes + 40_000 < 200_000  # msgspec keeps names that it has seen
+
+
+class Resumes:
+    """A request whose answer goes on, as its legs see it."""
+
+    def may_go_on(self):
+        return True
+
+    def settled(self, death, outcome):
+        assert outcome == "resumed"
+
+
+def token(number):
+    return b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null,"token_ids":[%d]}]}\n\n' % number
+
+
+def test_a_stream_of_32k_ids_takes_200_kb_also_after_a_death(taken_bytes):
+    """Its messages are forgotten. Nothing has the ids twice, once the next worker has returned them."""
+    body = {"messages": [{"role": "user", "content": "x" * 400_000}], "tools": [{"type": "x" * 40_000}]}
+    prompt, salt = list(range(60_000, 76_000)), None
+    role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}],"prompt_token_ids":%b}\n\n'
+    whole = WholeTokens()
+    whole.learn(17_000)  # all streams of a model share them
+    empty = taken_bytes()
+    kept, stream = made(CHAT, **body)[0], TrackedStream(CHAT, 100_000, whole)
+    leg = LegFilter(stream, None, lambda: True, holds=False)
+    leg.feed(role % json.dumps(prompt).encode())
+    for number in range(16_768):
+        leg.feed(token(number))
+    assert stream.kept_bytes == 4 * 32_768
+    assert taken_bytes() - empty < 200_000
+    request = resumed_prompt(request_of(chained(prompt)), stream.prompt, stream.output, stream.clean, 16, salt)
+    plan = ResumedStream(Resumes(), request, Death("a", "cut", 0.0), stream, kept, leg)
+    assert len(request.prompt.chain(16)) == 2_048
+    later = plan.own_body(None, 0.0).answer_filter
+    plan.opened(None, 0.0)
+    assert later.feed(role % json.dumps(stream.ids().tolist()).encode() + token(16_768)) and not later.broken
+    del leg
+    hashes_bytes = 2_048 * 8
+    assert taken_bytes() - empty < 200_000 + hashes_bytes
 
 
 def test_a_completion_gets_the_ids_as_its_prompt():
@@ -86,7 +159,10 @@ def chained(ids, adapter=None, salt=None):
 @pytest.mark.parametrize(("adapter", "salt"), [(None, None), (None, "s"), ("m", None), ("m", "s")])
 def test_the_hashes_go_on_over_the_answer(adapter, salt):
     ids = list(range(40))
-    resumed = resumed_prompt(request_of(chained(ids[:20], adapter, salt)), array("I", ids), 16, salt)
+    output = array("I", [*ids[20:], 7, 7])
+    placed = request_of(chained(ids[:20], adapter, salt))
+    resumed = resumed_prompt(placed, array("I", ids[:20]), output, 20, 16, salt)
+    output.append(8)  # the answer goes on
     assert resumed.prompt is not None
     assert list(resumed.prompt.chain(16)) == list(chained(ids, adapter, salt).chain(16))
     assert (resumed.prompt_tokens, resumed.prompt.tokens) == (40, 40)
@@ -96,7 +172,7 @@ def test_hashes_of_another_identity_stay():
     text = Prompt(20, PromptSource.TEXT, lambda block: [1])
     other = chained(range(100, 120))
     for prompt in (text, other, None):
-        resumed = resumed_prompt(request_of(prompt), array("I", range(40)), 16, None)
+        resumed = resumed_prompt(request_of(prompt), array("I", range(30)), array("I", range(10)), 10, 16, None)
         assert resumed.prompt is prompt and resumed.prompt_tokens == 40
 
 

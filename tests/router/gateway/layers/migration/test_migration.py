@@ -9,7 +9,7 @@ from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
 from router.residency.prompt import Prompt, PromptSource
-from tests.support.answers import STREAM, after, chunk, die, dying, in_turn, json_head, says, silent
+from tests.support.answers import END, STREAM, after, chunk, die, dying, in_turn, json_head, says, silent
 from tests.support.gateway_rig import COMPILED
 from tests.support.raw_client import post
 from tests.support.token_worker import DEATHS, PROMPT, Answering, TokenWorker
@@ -471,6 +471,38 @@ async def test_silence_of_a_worker_that_is_gone_is_a_death(rig, monkeypatch):
     assert text_of(events_of(await client.read())) == ANSWER
     assert gate.counted("migrations") == [("silence", "resumed")]
     await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
+
+
+@pytest.mark.parametrize("way", ["tracked", "begins again"])
+async def test_what_is_kept_of_a_body_counts_until_the_answer_ends(rig, way):
+    wakes, go_on = asyncio.Event(), asyncio.Event()
+    tools = [{"type": "function", "function": {"name": "f" * 20_000}}]
+    more = {"tools": tools} | ({} if way == "tracked" else {"presence_penalty": 1})
+    body = body_of(messages=[{"role": "user", "content": "x" * 10_000}], **more)
+    events = list(Answering(TokenWorker("word " * 40), tracked_body(CHAT), True).events())
+
+    async def answering(script):
+        await script.say(STREAM, chunk(events[0]))
+        await wakes.wait()
+        await script.say_apart(*map(chunk, events[1:80]))
+        await go_on.wait()
+        await script.say_apart(*map(chunk, events[80:]), END)
+
+    gate = await rig(answering, routes=ROUTES)
+    statistics = gate.gateway.statistics
+    client = await gate.send(post(body=body))
+    await eventually(lambda: gate.gateway.statistics()["migration"]["kept_bytes"] > 0)
+    await eventually(lambda: statistics()["buffered_body_bytes"] == statistics()["migration"]["kept_bytes"])
+    kept_bytes = statistics()["buffered_body_bytes"]
+    assert kept_bytes == len(body) if way != "tracked" else 20_000 < kept_bytes < 20_000 + 1_000
+    wakes.set()
+    await client.reader.readuntil(b'"content":"d"')
+    expected = 0 if way != "tracked" else kept_bytes
+    await eventually(lambda: statistics()["buffered_body_bytes"] == expected)
+    assert (statistics()["migration"]["kept_bytes"] > 0) == (way == "tracked")
+    go_on.set()
+    await client.reader.readuntil(b"[DONE]")
+    await eventually(lambda: statistics()["buffered_body_bytes"] == statistics()["migration"]["kept_bytes"] == 0)
 
 
 def leaving(after_s, **more):
