@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _roles(text: str) -> dict[str, int]:
     roles: dict[str, int] = {}
-    for part in text.split(","):
-        role, _, number = part.partition("=")
+    for role_text in text.split(","):
+        role, _, number = role_text.partition("=")
         if role not in ("prefill", "decode") or role in roles:
-            raise argparse.ArgumentTypeError(f"{part!r} is not a role; write prefill=N, decode=N or both")
+            raise argparse.ArgumentTypeError(f"{role_text!r} is not a role; write prefill=N, decode=N or both")
         roles[role] = _COUNT(number)
     return roles

@@ -106,8 +106,8 @@ _TABLE = {
     "counter migrations{trigger,outcome}": "Answers in progress whose worker died, on routes with migration, by what "
     "showed the death (cut, abort, error_event, silence; drain: the worker drains, and has not died; or what a second "
     "worker did: ids_ignored, too_much_text, unreadable) and "
-    "by outcome. resumed: the answer went on at another worker. failed: no other one took it. All other outcomes say "
-    "why it could not go on.",
+    "by outcome. resumed: the answer went on at another worker. failed: no other one took it. left: the client left "
+    "first. All other outcomes say why it could not go on.",
     "histogram wait migration_gap_seconds": "Time between the last bytes of a worker that died and the next text, of "
     "another worker.",
     "counter migration_requests{reason}": "Streams of routes with migration by whether they can go on at another "

@@ -187,6 +187,8 @@ def end(services: GatewayServices, outbound: OutboundRequest) -> None:
     """Release what the plan holds, write the log, and let the client send its next request."""
     services.placements.ended(outbound)
     if outbound.plan is not None:
+        if outbound.left_in is not None:
+            outbound.plan.client_left()
         outbound.plan.end(services.time())
     status, now_s = _status(outbound), services.time()
     _end_layers(outbound, status, now_s)

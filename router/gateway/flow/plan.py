@@ -193,6 +193,9 @@ class RequestPlan(SharedPlacement):
         """Note a complete answer. Return the part of its usage that describes the ticket's worker."""
         return usage
 
+    def client_left(self) -> None:
+        """Note that the client has closed the connection. The end follows."""
+
     def end(self, now_s: float) -> None:
         """Release what the plan still holds. Called when the request ends, and before it is served on one worker."""
 
@@ -210,6 +213,3 @@ class ResumingPlan(RequestPlan):
         self.request = request
         self.lost = lost
         self.ticket: Ticket | None = None
-
-    def stays(self) -> None:
-        """Release what the plan holds: no worker has a place, and the answer stays where it is."""

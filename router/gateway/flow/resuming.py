@@ -80,7 +80,6 @@ def find_place(
         services.placements.hold(outbound, waiting, placed)
         services.placements.leave_queues(outbound, waiting)
     outbound.within = within
-    plan.stays()
     return False
 
 

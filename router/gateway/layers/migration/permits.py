@@ -12,8 +12,8 @@ from router.requests.queues.request import WaitingRequest
 class Permits:
     """One worker's death moves hundreds of answers, each with a long prompt. They go in turns, the oldest first.
 
-    `limit` returns how many may be on their way at once. A request that has a permit gives it back with its first
-    token, or at its end.
+    `limit` returns how many may be on their way at once. A request has a permit from its placement to its first token
+    or its end; while it waits in another queue, it has none.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: Callable[[], int]) -> None:
@@ -24,11 +24,9 @@ class Permits:
         self._offers = False
         self.used = 0
 
-    def take(self) -> bool:
-        if not self.free:
-            return False
+    def take(self) -> None:
+        """Count a request that goes to a worker. Ask whether a permit is `free` before one looks for a worker."""
         self.used += 1
-        return True
 
     def give_back(self) -> None:
         self.used -= 1

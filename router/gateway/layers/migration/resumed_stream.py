@@ -17,7 +17,7 @@ from router.placement.tickets import Held, Ticket
 from router.requests.outgoing import OutgoingBody
 from router.requests.queues.request import WaitingRequest
 
-RESUMED, FAILED = "resumed", "failed"
+RESUMED, FAILED, LEFT = "resumed", "failed", "left"
 _LEG: Final = PlannedLeg("resumed", collects=False, limit_s=math.inf)
 _TURN: Final = Held(None, math.inf)
 
@@ -59,10 +59,7 @@ class LegAfterDeath(ResumingPlan):
     # the turn
 
     def turn(self) -> Held | None:
-        if self._permit:
-            return None
-        self._permit = self._of.permits.take()
-        return None if self._permit else _TURN
+        return None if self._of.permits.free else _TURN
 
     def waits(self, request: WaitingRequest, held: Held) -> bool:
         if held is not _TURN:
@@ -73,7 +70,7 @@ class LegAfterDeath(ResumingPlan):
     def leaves(self, request: WaitingRequest) -> None:
         self._of.permits.leave(request)
 
-    def stays(self) -> None:
+    def _give_back(self) -> None:
         if self._permit:
             self._permit = False
             self._of.permits.give_back()
@@ -81,6 +78,9 @@ class LegAfterDeath(ResumingPlan):
     # the attempt
 
     def leg(self, ticket: Ticket, now_s: float) -> PlannedLeg:
+        if not self._permit:
+            self._permit = True
+            self._of.permits.take()
         return _LEG
 
     def depends_at(self, ticket: Ticket) -> bool:
@@ -89,7 +89,7 @@ class LegAfterDeath(ResumingPlan):
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         self._began = True
-        self.stays()
+        self._give_back()
 
     # the end
 
@@ -101,8 +101,11 @@ class LegAfterDeath(ResumingPlan):
             self._settled = True
             self._of.settled(self._death, outcome)
 
+    def client_left(self) -> None:
+        self._settle(LEFT)
+
     def end(self, now_s: float) -> None:
-        self.stays()
+        self._give_back()
         self._settle(FAILED)
 
 

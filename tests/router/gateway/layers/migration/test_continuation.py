@@ -5,6 +5,7 @@ import gc
 import json
 import tracemalloc
 from array import array
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from router.gateway.layers.migration.eligibility import fields_of
 from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.resumed_prompt import resumed_prompt
-from router.gateway.layers.migration.resumed_stream import Death, ResumedStream
+from router.gateway.layers.migration.resumed_stream import Death, LegAfterDeath, ResumedStream
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.gateway.layers.migration.whole_tokens import WholeTokens
 from router.placement.request import Request
@@ -186,8 +187,9 @@ class Waiting:
         self.permits, self.wants, self.has = permits, wants, False
 
     def offer(self):
-        if self.wants:
-            self.has = self.permits.take()
+        if self.wants and self.permits.free:
+            self.has = True
+            self.permits.take()
 
     def sent_to(self, worker: WorkerId | None):
         return False
@@ -195,7 +197,9 @@ class Waiting:
 
 async def test_the_oldest_is_next():
     permits = Permits(asyncio.get_running_loop(), lambda: 2)
-    assert permits.take() and permits.take() and not permits.take()
+    permits.take()
+    permits.take()
+    assert not permits.free
     young, old, gone = Waiting(permits), Waiting(permits), Waiting(permits, wants=False)
     permits.enter(young, 3.0)
     permits.enter(old, 2.0)
@@ -209,6 +213,29 @@ async def test_the_oldest_is_next():
     assert (permits.waiting, permits.used) == (0, 1)
 
 
+def leg_with(permits, outcomes):
+    of = SimpleNamespace(permits=permits, settled=lambda death, outcome: outcomes.append(outcome))
+    return LegAfterDeath(of, request_of(None), Death("w", "cut", 0.0))
+
+
+async def test_an_answer_that_waits_in_another_queue_keeps_no_permit():
+    permits, outcomes = Permits(asyncio.get_running_loop(), lambda: 1), []
+    waits, other = leg_with(permits, outcomes), leg_with(permits, outcomes)
+    assert waits.turn() is None, "it may look for a worker, and finds none that is free"
+    assert other.turn() is None
+    other.leg(None, 0.0)
+    assert waits.turn() is not None and permits.used == 1
+    other.leg(None, 0.0)  # again, after a failed attempt
+    other.opened(None, 0.0)
+    assert waits.turn() is None and permits.used == 0
+    waits.leg(None, 0.0)
+    waits.client_left()
+    waits.end(0.0)
+    assert (permits.used, outcomes) == (0, ["left"])
+
+
 async def test_one_is_let_through_while_no_worker_is_ready():
     permits = Permits(asyncio.get_running_loop(), lambda: 0)
-    assert permits.take() and not permits.take()
+    assert permits.free
+    permits.take()
+    assert not permits.free

@@ -377,7 +377,7 @@ async def test_a_client_that_leaves_during_the_gap_ends_the_request(rig):
     await eventually(lambda: len(gate.workers[1].requests) == 1)
     client.writer.transport.abort()
     await eventually(lambda: gate.idle)
-    assert gate.counted("migrations") == [("cut", "failed")]
+    assert gate.counted("migrations") == [("cut", "left")]
     assert gate.counted("client_aborts") == [("stream",)]
 
 
