@@ -77,7 +77,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         ("operator", "measures and sizes a fleet"): "load calibrate",
         ("developer", "tries the product without a GPU"): "worker demo fleet",
         ("developer", "tests an endpoint picker"): "picker-conformance",
-        ("operator", "sizes a fleet before it is bought"): "plan",
+        ("operator", "sizes a fleet before it is bought, or that runs"): "plan planner/*",
     },
     "Admin operations": {
         ("operator", "probes, scrapes"): "live ready metrics",
@@ -92,6 +92,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "list_audit",
         ("operator", "what happens, and why"): "explain what_if list_decisions diagnose list_prefixes show_traffic "
         "list_replicas whoami get_config get_log_level set_log_level",
+        ("operator", "sizes the fleet, by command and console"): "get_planner make_plan",
         ("program", "routers of models choose by warm prefix"): "probe_routing",
     },
 }

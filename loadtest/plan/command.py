@@ -44,6 +44,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="a trace, or a rate with lengths and shared text, as in generator:rag:rate_per_s=4",
     )
     traffic.add_argument("--log", nargs="+", type=Path, metavar="FILE", help="decision logs of one or more gateways")
+    parser.add_argument(
+        "--last-s", type=above_zero, metavar="S", help="of a decision log, its last S seconds (default: all of it)"
+    )
     goal = parser.add_argument_group("service level")
     goal.add_argument(
         "--goodput",

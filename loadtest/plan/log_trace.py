@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -45,10 +46,11 @@ class LoggedRow(msgspec.Struct, omit_defaults=True):
     output_length: int | None = None
 
 
-def log_trace(files: Sequence[Path], path: Path) -> None:
+def log_trace(files: Sequence[Path], path: Path, last_s: float | None = None) -> None:
     """Write the requests of the files, of one process or of several, into `path` as a trace.
 
-    Requests without a known end get the mean length of the other answers.
+    Requests without a known end get the mean length of the other answers. With `last_s`, only those count that came in
+    the last seconds before the latest line of all files.
 
     Raises:
         WorkloadError: a file cannot be read, or has no request with the length of its answer.
@@ -71,9 +73,12 @@ def log_trace(files: Sequence[Path], path: Path) -> None:
             " and let workers report usage (observe_usage)"
         )
     clock, usual = Recorded(periods), round(fmean(answers))
+    from_s = -inf if last_s is None else max(end_s for _, end_s in periods) - last_s
     with raw.open("rb") as found, path.open("wb") as out:
         for line in found:
             row = msgspec.json.decode(line, type=LoggedRow)
+            if row.timestamp < from_s * 1e3:
+                continue
             row.timestamp = clock.at_s(row.timestamp / 1e3) * 1e3
             row.output_length = usual if row.output_length is None else row.output_length
             out.write(encode(row) + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         with _folder(args.out) as folder:
             report = _planned(args, folder)
             if args.json is not None:
-                args.json.write_bytes(msgspec.json.format(msgspec.json.encode(as_json(report)), indent=1) + b"\n")
+                plan = as_json(report) | {"cpu_s": cpu_s()}
+                args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
     except (InputError, argparse.ArgumentTypeError, WorkloadError, StoreError, RuleFailed, SweepError) as error:
         print(f"warmroute plan: {error}", file=sys.stderr)
         return INPUT_ERROR
@@ -61,6 +63,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     show(Console(width=max(console.width, WIDTH)), report)
     return int(answer(report))
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process and of those that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return round(sum(one.ru_utime + one.ru_stime for one in used), 1)
 
 
 def answer(report: Report) -> Answer:
@@ -120,9 +128,11 @@ def _heard(console: Console) -> Callable[[Trial], None]:
 
 def _traffic(args: argparse.Namespace, first: Candidate, folder: Path) -> Traffic:
     source = args.trace
+    if args.log is None and args.last_s is not None:
+        raise InputError("--last-s is for --log; a trace is taken whole")
     if args.log is not None:
         source = str(folder / "log.jsonl")
-        log_trace(args.log, Path(source))
+        log_trace(args.log, Path(source), args.last_s)
     found = traffic(source, load_profile(first.profile), args.window_s, args.warm_up_s, folder)
     return found if args.log is None else replace(found, source=", ".join(map(str, args.log)))
 

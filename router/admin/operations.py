@@ -21,6 +21,7 @@ from router.admin.http.parameters import Parameter, TruthQuery
 from router.admin.http.probe_slots import ProbeSlots
 from router.admin.http.problems import MEDIA_TYPE as PROBLEM
 from router.admin.http.problems import AdminError, handed_over, invalid
+from router.admin.planner.run import PlannerRuns
 from router.admin.replies import Replies, Reply
 from router.admin.system import AdminView, ProcessView, TakeoverState
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
@@ -36,13 +37,15 @@ DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change wou
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One admin port: the gateway behind it, its audit, its open streams and probes, and its operations by name."""
+    """One admin port: the gateway behind it, its audit, its open streams, probes and plan, and its operations by
+    name."""
 
     system: AdminView
     operations: Mapping[str, Operation]
     audit: AuditLog = field(default_factory=AuditLog)
     watchers: Watchers = field(default_factory=Watchers)
     probes: ProbeSlots = field(default_factory=ProbeSlots)
+    planner: PlannerRuns = field(default_factory=PlannerRuns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from router.admin.fleet import fleet_rows, health, replicas, sources, workers
 from router.admin.fleet.worker_operations import operate_workers
-from router.admin.observe import callers, decisions, diagnosis, explain, prefixes, routing_probe, traffic, what_if
+from router.admin.observe import (
+    callers,
+    decisions,
+    diagnosis,
+    explain,
+    planner,
+    prefixes,
+    routing_probe,
+    traffic,
+    what_if,
+)
 from router.admin.settings import desired_state, limits, log_level, policy, routes
 from router.admin.settings.named_settings import NAMED_OPERATIONS
 
@@ -24,6 +34,7 @@ OPERATIONS = (
     *(desired_state.restore_revision, desired_state.reload),
     *(explain.explain, routing_probe.probe_routing, what_if.what_if, decisions.list_decisions),
     *(diagnosis.diagnose, prefixes.list_prefixes, traffic.show_traffic, callers.list_audit, callers.whoami),
+    *(planner.get_planner, planner.make_plan),
     *(replicas.list_replicas, limits.get_limits, log_level.get_log_level, log_level.set_log_level, health.get_config),
 )
 

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from router.cli import config, explain, keys, picker, picker_conformance, replay, serve, sidecar, worker
 from router.cli.checks import check
 from router.cli.guard import USAGE_ERROR, guarded
-from router.cli.operate import diagnose, named_settings, policy, replicas, revisions, routes, top, workers
+from router.cli.operate import diagnose, named_settings, planner, policy, replicas, revisions, routes, top, workers
 from router.cli.options import Commands, HelpFormatter
 from router.config.version import version
 
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
-        *(serve, sidecar, picker, check, diagnose, top, explain, replay, workers, policy),
+        *(serve, sidecar, picker, check, diagnose, top, explain, replay, workers, policy, planner),
         *(routes, named_settings, revisions, replicas, config, keys, worker, picker_conformance),
     ):
         command.register(commands)

@@ -6,6 +6,7 @@ import { DecisionsPanel } from "./decisions.js";
 import { DiagnosisPanel, Hurts } from "./diagnosis.js";
 import { FleetPanel } from "./fleet.js";
 import { Problem, useDocument } from "./parts.js";
+import { PlannerPanel } from "./planner.js";
 import { PoliciesPanel } from "./policies.js";
 import { PrefixesPanel } from "./prefixes.js";
 import { TrafficPanel } from "./traffic.js";
@@ -17,6 +18,7 @@ const PANELS = {
   policies: ["Policies", PoliciesPanel],
   prefixes: ["Prefixes", PrefixesPanel],
   diagnosis: ["Diagnosis", DiagnosisPanel],
+  planner: ["Planner", PlannerPanel],
 };
 const ROLES = ["read", "operate", "admin"];
 

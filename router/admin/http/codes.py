@@ -28,6 +28,8 @@ CODES: Mapping[str, CodeMeaning] = {
     "role_not_allowed": CodeMeaning((403,), "the token's role does not allow the operation"),
     "not_found": CodeMeaning((404,), "there is no worker, entry, route or revision with that name"),
     "not_acceptable": CodeMeaning((406,), "Accept does not allow the answer's media type"),
+    "no_decision_log": CodeMeaning((409,), "`decision_log.path` is not set, or nothing was recorded in the last hour"),
+    "planner_running": CodeMeaning((409,), "another plan is made; ask again when it is done"),
     "overtaken": CodeMeaning((409,), "another gateway of the fleet changed the state first; the change was undone"),
     "undrained": CodeMeaning((409,), "somebody undrained the worker while the call waited for its drain"),
     "what_if_running": CodeMeaning((409,), "another what-if runs; ask again when it is over"),

@@ -1,1 +1,1 @@
-"""Operations that only read: decisions, traffic, prefixes, diagnosis, what-if and the audit log."""
+"""Operations that only read: decisions, traffic, prefixes, diagnosis, what-if, the planner and the audit log."""

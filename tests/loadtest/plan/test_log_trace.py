@@ -34,6 +34,14 @@ def test_a_log_becomes_a_trace_of_its_requests(log, tmp_path):
     assert not list(tmp_path.glob("*.raw"))
 
 
+def test_the_last_seconds_are_those_before_the_latest_line(log, tmp_path):
+    log_trace([log], tmp_path / "all.jsonl")
+    log_trace([log], tmp_path / "last.jsonl", last_s=1.0)
+    every, last = (sorted(row["timestamp"] for row in rows_of(tmp_path / f"{one}.jsonl")) for one in ("all", "last"))
+    assert 0 < len(last) < len(every) and last == every[-len(last) :]
+    assert last[-1] - last[0] <= 1_000
+
+
 def test_prompts_share_what_they_shared(log, tmp_path):
     path = tmp_path / "log.jsonl"
     log_trace([log], path)

@@ -12,7 +12,7 @@ from backends.worker import LoadReport
 from policies.spec import PolicySpec
 from router.admin.app import build_admin
 from router.admin.http.server import AdminServer
-from router.config.model import Config, RateLimitsConfig
+from router.config.model import Config, DecisionLogConfig, RateLimitsConfig
 from router.config.sample import descriptions
 from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
@@ -26,6 +26,7 @@ from router.requests.metrics import GatewayMetrics
 from router.security.token import AdminTokens, TokenSettings
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import TrafficHistory
+from tests.router.placement.test_decision_log import recorded
 from tests.support.metrics import count_prompt
 
 axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe-playwright-python is not installed")
@@ -35,7 +36,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 WAIT_MS = 20_000
 MODEL = "m"
 BATCH = ("/v1/completions", "batch", MODEL)
-PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Prefixes", "Diagnosis")
+PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Prefixes", "Diagnosis", "Planner")
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: install the package chromium"),
@@ -441,6 +442,26 @@ async def test_what_hurts_comes_first_on_every_panel(opened, system):
     await visible(page.get_by_text("left (10.0.0.1:8000) is unhealthy: connection refused"))
     await visible(page.get_by_text("fewer streams"))
     await visible(page.get_by_role("cell", name="0.31"))
+
+
+async def test_a_plan_is_asked_for_and_shown(opened, system, tmp_path):
+    page = await opened("planner")
+    await expect(page.get_by_role("alert")).to_contain_text("set decision_log.path", timeout=WAIT_MS)
+    log = tmp_path / "decisions.jsonl"
+    log.write_bytes(b"".join(recorded("round_robin")[0].lines))
+    system.config = msgspec.structs.replace(system.config, decision_log=DecisionLogConfig(path=str(log)))
+    await visible(page.get_by_text("No plan was made"))
+    await page.get_by_label("Profile of a worker").fill("b300")
+    await page.get_by_label("TTFT, ms").fill("5000")
+    await page.get_by_label("Share of calls").fill("0.5")
+    await page.get_by_role("button", name="Plan for the last hour").click()
+    await expect(page.get_by_role("alert")).to_contain_text("no profile 'b300'", timeout=WAIT_MS)
+    await page.get_by_label("Profile of a worker").fill("llama-3.1-8b-a100")
+    await page.get_by_role("button", name="Plan for the last hour").click()
+    await visible(page.get_by_text("A plan is being made"))
+    await expect(page.get_by_role("heading", name="Take 1 workers")).to_be_visible(timeout=60_000)
+    await expect(page.get_by_role("region", name="Fleets").locator("tbody tr")).to_have_count(2, timeout=WAIT_MS)
+    await visible(page.get_by_text("workers do not say which GPU they have"))
 
 
 def _digest(token):

@@ -61,7 +61,7 @@ def test_roles_are_declared_as_the_documentation_says():
     roles = {one.name: one.role for one in OPERATIONS if one.path not in OPEN_PATHS}
     assert all(roles[one.name] is Role.READ for one in OPERATIONS if one.method == "GET" and one.name in roles)
     operate = {name for name, role in roles.items() if role is Role.OPERATE}
-    assert operate == {"drain_worker", "undrain_worker", "operate_workers", "set_log_level"}
+    assert operate == {"drain_worker", "undrain_worker", "operate_workers", "set_log_level", "make_plan"}
     register = {name for name, role in roles.items() if role is Role.REGISTER}
     assert register == {"register_worker", "deregister_worker"}
     assert {"set_policy", "add_worker", "remove_worker"} <= {n for n, role in roles.items() if role is Role.ADMIN}

@@ -218,3 +218,12 @@ async def test_top_prints_the_fleet_once_where_it_cannot_follow(run, system, mon
     out = (await run("top", "--once"))[1]
     assert "ADVICE: The KV cache is full." in out and "route chat: 10 of 100 streams met their tpot" in out
     assert json.loads((await run("top", "-o", "json"))[1])["rows"][0]["id"] == ADDED
+
+
+async def test_the_planner_says_what_to_set_and_what_is_wrong(run):
+    words = ("planner", "start", "--candidate", "llama-3.1-8b-a100:price=2", "--goodput", "ttft:500")
+    for code, _, err in (await run("planner", "show"), await run(*words)):
+        assert (code, "set decision_log.path" in err) == (1, True)
+    for wrong in ((*words[:4], "--goodput", "latency:5"), (*words[:3], "llama-3.1-8b-a100:gpus=2", *words[4:])):
+        with pytest.raises(SystemExit, match="2"):
+            await run(*wrong)
