@@ -82,6 +82,7 @@ class ErrorKind(Enum):
         "request_above_token_limit", 429, "Request larger than the caller's token limit", "tokens"
     )
     WAIT_TOO_LONG = _client("wait_too_long", 429, "The request would wait for too long", "requests")
+    PREEMPTED = _client("preempted", 429, "The worker was needed for an earlier class", "requests")
     # fault of the workers
     NO_WORKER = _fleet("no_worker_available", 503, "No worker is ready")
     OVERLOADED = _fleet("overloaded", 503, "Every worker refused for load")

@@ -25,7 +25,7 @@ EVENT_TEXT: Final = {
     Event.REFUSED: "the gateway or the dispatcher refuses the request, or it has been queued for too long",
     Event.PLACED: "load is reserved on a worker for a new attempt",
     Event.NO_WORKER: "no worker is ready, or the route is at its limit",
-    Event.HOLD: "the policy holds the request",
+    Event.HOLD: "the policy holds the request, or it waits for its turn, if need be once more",
     Event.OFFERED: "a queue offers the request again",
     Event.OPENED: "the attempt's first real event or body byte arrived",
     Event.ANSWERED: "the attempt's answer is complete",

@@ -59,7 +59,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "model_ready_workers event_replays workers_kept state_problems discovery_up replica_alone replicas_apart "
         "limit_admitted_requests",
         ("operator", "a how-to"): "handovers pulls handover_seconds worker_deaths fallbacks redials requests_by_key "
-        "migrations migration_gap_seconds migration_requests "
+        "migrations migration_gap_seconds migration_requests class_preemptions "
         "rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
         "late_probes traces replica_faults sidecar_registered",
         ("operator", "`top` and the console, by class"): "class_waiting_requests class_waiting_seconds class_refusals "

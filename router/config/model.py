@@ -230,6 +230,10 @@ class ClassConfig(Section, frozen=True):
     request is refused for its wait."""
     starvation_s: Seconds = 120.0
     """Wait after which a class with share 0 gets a small share."""
+    preemptible: bool = False
+    """Whether an answer that has begun gives way, too: it ends with an error, or goes on at another worker if its route
+    has migration. Requests whose answer has not begun go back to the queue for those of an earlier class in any
+    case."""
     service_tiers: tuple[str, ...] = ()
     """Values of service_tier in a body that name this class, such as flex or priority, as far as the caller may name
     it. The worker gets the field as it came."""

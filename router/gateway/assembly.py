@@ -102,7 +102,8 @@ class Assembly:
         self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
         fleet.on_evidence.append(self._note_reads)
         self.service_levels = ServiceLevels(config)
-        self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
+        running = self.requests.running
+        self.classes = RequestClasses(config, core, fleet, loop, running) if config.classes else None
         self.features = features(
             config,
             core.tickets,
@@ -112,7 +113,7 @@ class Assembly:
             context.traces,
             self.classes,
             metrics,
-            self.requests.running,
+            running,
         )
         self.handovers = (
             Handovers(config.handover, core, fleet, loop, metrics, timeouts.connect_s)

@@ -104,8 +104,8 @@ _TABLE = {
     "answer; transfer, from the decode worker's request to its first event, without the time in which it waited for "
     "the prefill; sidecar, from the request to its first event where the decode worker's sidecar runs both.",
     "counter migrations{trigger,outcome}": "Answers in progress whose worker died, on routes with migration, by what "
-    "showed the death (cut, abort, error_event, silence; drain: the worker drains, and has not died; or what a second "
-    "worker did: ids_ignored, too_much_text, unreadable) and "
+    "showed the death (cut, abort, error_event, silence; drain or preempted: it drains, or is needed for an earlier "
+    "class, and has not died; or what a second worker did: ids_ignored, too_much_text, unreadable) and "
     "by outcome. resumed: the answer went on at another worker. failed: no other one took it. left: the client left "
     "first. All other outcomes say why it could not go on.",
     "histogram wait migration_gap_seconds": "Time between the last bytes of a worker that died and the next text, of "
@@ -162,6 +162,9 @@ _TABLE = {
     "worker, by class.",
     "counter class_refusals{request_class,reason}": "Requests refused by their class: predicted-wait (at arrival), "
     "waited (for as long as it allows) or queue-full.",
+    "counter class_preemptions{request_class,outcome}": "Requests that left their worker for one of an earlier class, "
+    "by their class. waits: no byte of their answer had come, and they wait again. left: the answer ended, or goes on "
+    "at another worker.",
     "gauge class_tenant_waiting_requests{request_class,tenant}": "Requests that wait now for their turn, by class and "
     "tenant, or key without a tenant, of the hundred with the most.",
     "counter class_service_level_requests{request_class,target,met}": "Streams of a class with a service level, by "

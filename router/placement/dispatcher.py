@@ -89,11 +89,19 @@ class Dispatcher:
             return self._reject(selection)
         return self._placer.decide(request, selection, now_s)
 
+    @property
+    def limit(self) -> int:
+        """The most reserved requests of a worker; 0 for no limit."""
+        return self._selector.limit
+
     def survey(
-        self, request: Request, now_s: float, within: Container[str] | None = None
+        self, request: Request, now_s: float, within: Container[str] | None = None, *, at_limit: bool = False
     ) -> DecisionRecord | Queued | Reject:
-        """Return what is known of the candidates for a request that has to wait, without a decision."""
-        selection = self._selector.select(request, (), now_s, within)
+        """Return what is known of the candidates for a request that has to wait, without a decision.
+
+        With `at_limit` these include candidates at their limit of reserved requests.
+        """
+        selection = self._selector.select(request, (), now_s, within, at_limit=at_limit)
         return self._placer.see(request, selection, now_s) if isinstance(selection, Selection) else selection
 
     def retry(

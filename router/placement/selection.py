@@ -97,9 +97,11 @@ class Selector:
         within: Container[str] | None = None,
         *,
         prefill: bool = False,
+        at_limit: bool = False,
     ) -> Selection | Queued | Reject:
-        """Return the candidates that may take the request now (`select`) and are below the limit."""
-        return self.below_limit(select(self._fleet, request, tried, now_s, within, prefill=prefill))
+        """Return the candidates that may take the request now (`select`), below the limit unless `at_limit` is set."""
+        selection = select(self._fleet, request, tried, now_s, within, prefill=prefill)
+        return selection if at_limit else self.below_limit(selection)
 
     def below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:
         if not self.limit or not isinstance(selection, Selection):

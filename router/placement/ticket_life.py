@@ -181,12 +181,12 @@ class Tickets:
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
         self._metrics.attempt_failures.add(1.0, (ticket.candidate.id, point.value))
 
-    def cancelled(self, ticket: Ticket, now_s: float) -> None:
-        """Record that the client left, which counts against no worker."""
+    def cancelled(self, ticket: Ticket, now_s: float, outcome: str = "cancelled") -> None:
+        """Record that the client left, or the request its worker for another one: it counts against no worker."""
         if ticket.ended:
             return
         decodes = ticket.reservation.stage is ReservationStage.DECODE and not ticket.received
-        self._end(ticket, now_s, "cancelled", served=decodes)
+        self._end(ticket, now_s, outcome, served=decodes)
         self._counts["cancelled"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 

@@ -121,6 +121,8 @@ class Driver:
         if state in (RequestState.QUEUED, RequestState.HELD):
             yield Event.OFFERED, None
         yield Event.CLIENT_STALLED, None
+        if state is RequestState.WAITING:
+            yield Event.HOLD, None  # it gives way
         if self.flow.attempt is not None:
             yield from ((event, self.flow.attempt) for event in OUTCOMES)
             if state is RequestState.STREAMING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from policies.view import WorkerId
@@ -18,6 +18,7 @@ from router.gateway.flow import answer_steps, attempt_outcomes, resuming
 from router.gateway.flow.answer.relay import Relay
 from router.gateway.flow.attempt.attempt import Attempt, AttemptInbox
 from router.gateway.flow.flow import Flow
+from router.gateway.flow.giving_way import give_way
 from router.gateway.flow.identification import Unidentified, identify, identify_now
 from router.gateway.flow.outbound import OutboundRequest, RequestClient
 from router.gateway.flow.outcomes import Outcome
@@ -194,13 +195,22 @@ class RequestDriver:
 
     def hand_over(self) -> bool:
         try:
-            plan = resuming.movable(self._outbound)
+            plan = resuming.movable(self._outbound, resuming.DRAIN)
             if plan is not None and not resuming.find_place(self._services, self._outbound, plan, self):
                 return False
             self.take(None if plan is None else _HANDED_ON)
         except Exception:
             self.crashed()
         return True
+
+    def give_way(self, begun: bool, left: Callable[[bool], None]) -> bool:
+        try:
+            follows = give_way(self._services, self._outbound, self, begun, left)
+            self.take(follows)
+        except Exception:
+            self.crashed()
+            return True
+        return follows is not None
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         try:

@@ -18,7 +18,8 @@ from router.requests.placing import Placement, Waited
 from router.requests.queues.request import WaitingRequest
 
 DRAIN: Final = "drain"
-"""The trigger of an answer that leaves its worker: nothing has failed."""
+PREEMPTED: Final = "preempted"
+"""The triggers of an answer that leaves its worker: nothing has failed."""
 
 
 class OtherEndpoints:
@@ -53,11 +54,11 @@ def _resumption(outbound: OutboundRequest, attempt: Attempt, trigger: str) -> Re
     return None
 
 
-def movable(outbound: OutboundRequest) -> ResumingPlan | None:
-    """Return how an answer leaves its worker, which drains; None if it cannot."""
+def movable(outbound: OutboundRequest, trigger: str) -> ResumingPlan | None:
+    """Return how an answer leaves its worker, which drains or is needed; None if it cannot."""
     if outbound.flow.state is not RequestState.STREAMING or not outbound.client.writable:
         return None
-    return _resumption(outbound, outbound.flow.attempt, DRAIN)
+    return _resumption(outbound, outbound.flow.attempt, trigger)
 
 
 def find_place(

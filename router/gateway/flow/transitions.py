@@ -143,6 +143,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.WAITING,), _E.DECLINED, _G.ALWAYS, (_F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.ERRED, _G.ALWAYS, (_F.PASS_ERROR, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.FAILED, _G.ALWAYS, (_F.RETRY,), _S.PLACING),
+    ((_S.WAITING,), _E.HOLD, _G.ALWAYS, (_F.CANCEL, _F.HOLD), _S.HELD),
     ((_S.WAITING,), _E.SWITCHED, _G.ALWAYS, (_F.SWITCH,), _S.TUNNEL),
     # its answer goes to the client
     ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),

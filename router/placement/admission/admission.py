@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from policies.view import FleetView, WorkerId
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost, cost_of
 from router.placement.admission.lines import Waiting
 from router.placement.admission.prediction import EarlyRefusal
+from router.placement.admission.preemption import LeavesWorker, Preemption, Sent
 from router.placement.admission.queue import AdmissionQueue
 from router.placement.admission.room import Room
 from router.placement.decision_log.decisions import DecisionRecord
@@ -25,6 +29,7 @@ from router.placement.ticket_life import Tickets
 from router.placement.tickets import NoRoom, Queued, Reject, Ticket
 
 T = TypeVar("T", bound=Hashable)
+P = TypeVar("P")
 MODELS_KEPT = 64
 """Models with a queue. Idle ones beyond are forgotten."""
 _SHORTEST_TURN_S = 0.002
@@ -32,14 +37,6 @@ _LONGEST_TURN_S = 0.05
 """When a turn follows although nothing has ended: room also comes as time passes."""
 _HOME_SHARE = 0.25
 """The part of a prompt that a worker must hold to be its home."""
-
-
-@dataclass(slots=True, frozen=True)
-class _Charged:
-    queue: AdmissionQueue[Any]
-    claim: Claim
-    cost: Cost
-    waited: Waiting[Any] | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,7 +51,8 @@ class Admission(Generic[T]):
     """The queues of all models, and the charges of the requests that run.
 
     `T` is the driver's request. The driver calls `ask` at arrival, `turn` when there may be room, and in a turn `ask`
-    again for each offered request. Ends come from the tickets.
+    again for each offered request. Ends come from the tickets. Requests give way to others if the driver can end an
+    attempt, with `leaves_worker`.
     """
 
     def __init__(
@@ -65,6 +63,7 @@ class Admission(Generic[T]):
         loads: WorkerLoads,
         tickets: Tickets,
         rng: Random,
+        leaves_worker: LeavesWorker[T] | None = None,
     ) -> None:
         self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
         self._fleet = fleet
@@ -75,8 +74,12 @@ class Admission(Generic[T]):
         self._queues: dict[str, AdmissionQueue[T]] = {}
         self._waits_in: dict[T, AdmissionQueue[T]] = {}
         """Where each request waits, because its model may have other workers by the time it leaves."""
-        self._running: dict[int, _Charged] = {}
+        self._running: dict[int, Sent[T]] = {}
         """By ticket."""
+        self._leaves_worker = leaves_worker
+        self._preemption: Preemption[T] = Preemption(self._room, loads, classes, dispatcher.limit)
+        self._first: T | None = None
+        """The request whose turn is next and for which another one gives way, while it is offered."""
         self._worker: Candidate | None = None
         """The worker of the latest placement."""
         self._tickets = tickets
@@ -104,11 +107,13 @@ class Admission(Generic[T]):
         no worker is ready leaves the queue.
         """
         again = item in self._waits_in
+        seen: Ticket | Queued | Reject | NoRoom | DecisionRecord
         if not again and self._queues.get(self.pool(request)):
-            seen: Ticket | Queued | Reject | NoRoom | DecisionRecord
             seen = self._dispatcher.survey(request, now_s, within)
         else:
             seen = self._dispatch(request, claim, now_s, within)
+            if (not again or item is self._first) and (by := self._displace(request, claim, seen, now_s, within)):
+                seen = _noting(self._dispatch(request, claim, now_s, within), f"a request of class {by} gave way")
         if again and (isinstance(seen, NoRoom) or (isinstance(seen, Reject) and seen.at_limit)):
             return WAITS
         if isinstance(seen, Ticket):
@@ -154,8 +159,43 @@ class Admission(Generic[T]):
         waited = self.leave(item, now_s)
         cost = self._cost(request, ticket.record.fleet, ticket.candidate.id)
         queue.charge(claim, cost.seconds, now_s)
-        self._running[ticket.id] = _Charged(queue, claim, cost, waited)
+        one = self._running[ticket.id] = Sent(item, queue, claim, cost, ticket, waited)
+        if self._leaves_worker is not None:
+            self._preemption.sent(one)
+            if one.gave_way:
+                _noting(ticket, f"it gave way {one.gave_way} times before")
         self._worker = ticket.candidate
+
+    def _displace(
+        self,
+        request: Request,
+        claim: Claim,
+        seen: Ticket | Queued | Reject | NoRoom,
+        now_s: float,
+        within: Container[str] | None,
+    ) -> str | None:
+        """Let another request leave a worker that has no room for this one; return its class, None without one."""
+        if not self._preemption or not (isinstance(seen, NoRoom) or (isinstance(seen, Reject) and seen.at_limit)):
+            return None
+        record = (
+            seen.record if isinstance(seen, NoRoom) else self._dispatcher.survey(request, now_s, within, at_limit=True)
+        )
+        if not isinstance(record, DecisionRecord):
+            return None
+        queue = self.queue(self.pool(request))
+        victim = self._preemption.victim(claim, queue, _ranked(record), now_s)
+        return victim.claim.of.name if victim is not None and self._leaves(victim, claim.of, now_s) else None
+
+    def _leaves(self, victim: Sent[T], by: RequestClass, now_s: float) -> bool:
+        assert self._leaves_worker is not None, "without it nothing is noted as sent"
+        self._preemption.stays(victim)  # if it cannot leave now, it cannot later
+        return self._leaves_worker(victim, partial(self._left, victim, by, now_s))
+
+    def _left(self, victim: Sent[T], by: RequestClass, now_s: float, waits: bool) -> None:
+        self._tickets.cancelled(victim.ticket, now_s, f"gave way to a request of class {by.name}")
+        if waits:
+            victim.queue.take_back(victim.place(), victim.cost.seconds, now_s)
+            self._waits_in[victim.item] = victim.queue
 
     def leave(self, item: T, now_s: float) -> Waiting[T] | None:
         queue = self._waits_in.pop(item, None)
@@ -167,10 +207,12 @@ class Admission(Generic[T]):
         if charged is None:
             return
         if not ticket.ended:
+            self._preemption.began(charged)
             if charged.waited is not None and ttft_s is not None:
                 charged.queue.came(charged.waited, ticket.reservation.at_s + ttft_s)
             return
         del self._running[ticket.id]
+        self._preemption.stays(charged)
         if ticket.output_tokens is not None:
             charged.queue.settle(charged.claim, charged.cost.corrected_s(ticket.output_tokens))
 
@@ -186,11 +228,30 @@ class Admission(Generic[T]):
             return self._worker
 
         waits_s = [
-            queue.turn(self._candidates(model or None), now_s, placed)
+            self._turn(queue, self._candidates(model or None), now_s, placed)
             for model, queue in list(self._queues.items())
             if queue
         ]
         return min(_LONGEST_TURN_S, max(_SHORTEST_TURN_S, min(waits_s, default=inf)))
+
+    def _turn(
+        self,
+        queue: AdmissionQueue[T],
+        candidates: Sequence[Candidate],
+        now_s: float,
+        offer: Callable[[T], Candidate | None],
+    ) -> float:
+        wait_s = queue.turn(candidates, now_s, offer)
+        while self._preemption and (first := queue.first(now_s)) is not None:
+            if self._preemption.victim(first.claim, queue, [(one, 1) for one in candidates], now_s) is None:
+                break
+            self._first = first.item
+            placed = offer(first.item)
+            self._first = None
+            if placed is None:
+                break
+            wait_s = queue.turn(candidates, now_s, offer)
+        return wait_s
 
     def expired(self, now_s: float) -> list[Waiting[T]]:
         """Take out and return the requests that have waited for too long."""
@@ -219,10 +280,13 @@ class Admission(Generic[T]):
             for one, tokens in zip(seen.candidates, uncached, strict=True)
             if self._room.has(claim.of, one, int(tokens), now_s)
         ]
+        first = queue.first(now_s) is None and self._preemption.victim(claim, queue, _ranked(seen), now_s) is not None
         if refusal is not None:
             action, reason = "refuse", f"its first token would come later than its class allows: {refusal.reason}"
         elif queue:
             action, reason = "wait", f"{len(queue)} requests wait for the workers of its model"
+        elif not room and first:
+            action, reason = "dispatch", "a request of a later class gives way"
         elif not room:
             action, reason = "wait", "no worker has room for its class"
         else:
@@ -255,6 +319,21 @@ class Admission(Generic[T]):
             model: {line.of.name: {"waiting": line.requests, "work_s": line.seconds} for line in queue.lines()}
             for model, queue in self._queues.items()
         }
+
+
+def _ranked(record: DecisionRecord) -> Iterable[tuple[Candidate, int]]:
+    """Yield the candidates with the uncached tokens of the request there, the best one first, if they are ranked."""
+    tokens = record.fleet.uncached_tokens
+    by_id = {one.id: (one, int(tokens[row])) for row, one in enumerate(record.candidates)}
+    return [by_id[worker] for worker in record.decision.ranked or by_id]
+
+
+def _noting(placed: P, reason: str) -> P:
+    """Add to the reason of a decision, which its record and the receipt show."""
+    if isinstance(placed, Ticket):
+        decision = placed.record.decision
+        placed.record.decision = msgspec.structs.replace(decision, reason=f"{decision.reason}; {reason}")
+    return placed
 
 
 def _home(seen: FleetView) -> WorkerId | None:

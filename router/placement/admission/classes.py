@@ -14,7 +14,7 @@ class RequestClass:
     `floor` is the part of each worker's headroom and KV cache that other classes leave free for it. `ttft_s` and
     `tpot_s` are its service level: others do not go where they would lift the inter-token time above `tpot_s`. A
     request is refused if it would wait longer than `max_wait_s`. A class with share 0 whose first request has waited
-    for `starvation_s` gets a small share.
+    for `starvation_s` gets a small share. With `preemptible` its requests give way although their answer has begun.
     """
 
     name: str
@@ -24,6 +24,7 @@ class RequestClass:
     tpot_s: float | None = None
     max_wait_s: float | None = None
     starvation_s: float = 120.0
+    preemptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Waiting(Generic[T]):
     first_token_s: float
     """The time to first token that was predicted when the wait began."""
     passed: int = 0
+    gave_way: int = 0
+    """How often it has left its worker for a request of an earlier class."""
 
     @property
     def expires_s(self) -> float:

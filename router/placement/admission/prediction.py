@@ -46,6 +46,9 @@ class DrainRate:
     def worked(self, seconds: float) -> None:
         self._worked_s += seconds
 
+    def taken_back(self, seconds: float) -> None:
+        self._worked_s = max(0.0, self._worked_s - seconds)
+
     @property
     def per_s(self) -> float | None:
         """The rate; None until there has been enough backlog to measure it."""

@@ -92,12 +92,30 @@ class AdmissionQueue(Generic[T]):
     def enter(self, item: T, claim: Claim, cost: Cost, arrived_s: float, now_s: float, workers: int = 1) -> Waiting[T]:
         """Let a request wait, which must not be waiting already."""
         self._pass(now_s)
+        return self._put(self.waiting(item, claim, cost, arrived_s, now_s, workers))
+
+    def waiting(
+        self, item: T, claim: Claim, cost: Cost, arrived_s: float, now_s: float, workers: int = 1
+    ) -> Waiting[T]:
+        """Return the place of a request that does not wait yet."""
         key = (arrived_s + claim.due_after_s, arrived_s, next(self._numbers))
-        one = self._waiting[item] = Waiting(item, claim, cost, now_s, key, self.first_token_s(claim, cost, workers)[0])
-        self._lines[claim.of.name].enter(one)
+        return Waiting(item, claim, cost, now_s, key, self.first_token_s(claim, cost, workers)[0])
+
+    def _put(self, one: Waiting[T]) -> Waiting[T]:
+        self._waiting[one.item] = one
+        self._lines[one.claim.of.name].enter(one)
         if one.expires_s < inf:
-            heappush(self._expiry, (one.expires_s, key[2], one))
+            heappush(self._expiry, (one.expires_s, next(self._numbers), one))
         return one
+
+    def take_back(self, one: Waiting[T], seconds: float, now_s: float) -> None:
+        """Let a request that gives way wait again at its place, as if it had not been charged its `seconds`."""
+        self._pass(now_s)
+        self.settle(one.claim, -seconds)
+        for drain in (self._drain, self._drains[one.claim.of.name]):
+            drain.taken_back(seconds)
+        one.gave_way += 1
+        self._put(one)
 
     def leave(self, item: T, now_s: float) -> Waiting[T] | None:
         """Take a request out, because it is dispatched or its client has left; nothing is charged."""
@@ -168,6 +186,16 @@ class AdmissionQueue(Generic[T]):
                     more = True
                     break
         return wait_s
+
+    def first(self, now_s: float) -> Waiting[T] | None:
+        """Return the request whose turn is next."""
+        lines = self._order(now_s)
+        return lines[0].first()[0] if lines else None
+
+    def goes_before(self, one: RequestClass, other: RequestClass) -> bool:
+        """Return whether a class goes before a later one, as far as both have used of their shares."""
+        used = self._credits
+        return not other.share or used.has(one.name) or used.spent_s(one.name) <= used.spent_s(other.name)
 
     def _order(self, now_s: float) -> list[ClassLine[T]]:
         """Return the classes that wait, in the order of their turns."""

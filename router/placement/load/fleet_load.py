@@ -132,10 +132,13 @@ class WorkerLoads:
         if len(self._live) >= ARRAYS_FROM and load.candidate.live:
             self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
 
-    def ahead(self, candidate: Candidate, now_s: float) -> AheadOfRequest:
-        """Return what a new request would find on the worker; after the prior while no speed is learned."""
+    def ahead(self, candidate: Candidate, now_s: float, without: LoadReservation | None = None) -> AheadOfRequest:
+        """Return what a new request would find on the worker; after the prior while no speed is learned.
+
+        `without` a request: what it would find once that has been released.
+        """
         load = self.of(candidate)
-        reserved = load.reserved()
+        reserved = load.reserved() if without is None else load.reserved_without(without, now_s)
         speed = self._speed(load, now_s)
         unreserved, weight = load.account.unreserved, load.account.unreserved.weight(now_s)
         tokens = load.queued_tokens(now_s, reserved)

@@ -17,8 +17,8 @@ from router.placement.learning.speed import Speed, attention
 from router.placement.learning.utilisation import Utilisation
 from router.placement.load.fleet_table import NO_SPEED
 from router.placement.load.ledger import LoadAccount
-from router.placement.load.running import LoadReservation
-from router.placement.load.shared_load import ReservedLoad, combined
+from router.placement.load.running import LoadReservation, ReservationStage
+from router.placement.load.shared_load import LoadTotals, ReservedLoad, combined
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -74,6 +74,21 @@ class WorkerLoad:
     def reserved(self) -> ReservedLoad:
         account = self.account
         return account if account.shared is None else combined(account, account.shared.other_processes())
+
+    def reserved_without(self, gone: LoadReservation, now_s: float) -> ReservedLoad:
+        """Return the reserved load as it would be if a running request were released."""
+        load, decodes = self.reserved(), gone.stage is ReservationStage.DECODE
+        queued, tokens = not decodes and not gone.arrives, 0 if decodes else gone.uncached_tokens
+        return LoadTotals(
+            load.queued_requests - queued,
+            load.queued_tokens - tokens,
+            load.queued_attention - (0.0 if decodes else gone.attention),
+            load.running_requests - 1,
+            load.kv_tokens - gone.context_tokens,
+            load.decode_tokens - (gone.context_tokens if decodes else 0),
+            now_s if self.account.head is gone else load.head_since_s,
+            load.freed_s,
+        )
 
     def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
         """Return the worker's state now, for a request that is not reserved yet."""

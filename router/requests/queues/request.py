@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from policies.view import WorkerId
 from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.tickets import Ticket
 from router.security.callers import TenantUsage
 
 
@@ -44,6 +46,19 @@ class WaitingRequest(Protocol):
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
         """Give up what runs at `endpoint`: no answer will come from it."""
+
+
+class LeavingRequest(Protocol):
+    """A request in progress that can leave its worker for another request."""
+
+    @property
+    def tickets(self) -> Sequence[Ticket]: ...
+
+    def give_way(self, begun: bool, left: Callable[[bool], None]) -> bool:
+        """Leave the worker, if no byte of an answer has come, or in any case if it may have `begun`.
+
+        Before that call `left` with whether the request waits again. Return False if it stays.
+        """
 
 
 def count(request: WaitingRequest, change: int) -> None:

@@ -1,86 +1,29 @@
 """Requests of classes while the only worker is busy with a long prompt."""
 
-import asyncio
-import itertools
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
 
 from router.errors import ErrorKind, RequestError
 from router.requests.placing import PlacementGate
-from router.residency.prompt import Prompt, PromptSource
-from router.security.keys import new_key
 from tests.support.answers import answer_stream
+from tests.support.busy_worker import AUTH, RED, busy, enters, named, waits
 from tests.support.gateway_rig import COMPILED
-from tests.support.raw_client import bearer, key_line, post
+from tests.support.raw_client import bearer, post
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(COMPILED, reason="prompts of a given length need the stand-in for the identity")
-CLASSES = {"chat": {"share": 1.0}, "batch": {"share": 0.0}, "hasty": {"max_wait_s": 1.0}}
-RED, BLUE = new_key(), new_key()
-AUTH = {"api_keys": [key_line("red", RED), key_line("blue", BLUE)]}
-LONG = 8_000
-"""Half a second of work, as long as no speed is learned."""
-
-
-class Worker:
-    """Answers its oldest request when it is allowed to."""
-
-    def __init__(self):
-        self.waiting = []
-
-    async def __call__(self, script):
-        go = asyncio.Event()
-        self.waiting.append(go)
-        await go.wait()
-        await answer_stream(script)
-
-    async def answer(self):
-        await eventually(lambda: self.waiting)
-        self.waiting.pop(0).set()
 
 
 @pytest.fixture
 async def gate(rig):
     """A gateway whose worker computes a long prompt."""
-
-    async def make(**options):
-        worker = Worker()
-        made = await rig(worker, **{"classes": CLASSES, "auth": {"allow": ["priority"]}} | options)
-        made.worker, numbers = worker, itertools.count()
-
-        def prompt():
-            number = next(numbers)  # no prompt begins like another one
-            return Prompt(
-                LONG, PromptSource.IDS, lambda block: [hash((number, i)) & (2**64 - 1) for i in range(LONG // block)]
-            )
-
-        made.identity.prompt = prompt
-        extra = bearer(RED) if "api_keys" in options.get("auth", {}) else b""
-        made.first = await made.send(post(extra=extra))
-        await eventually(lambda: worker.waiting)
-        return made
-
-    return make
-
-
-def named(name):
-    return b"X-Request-Class: %b\r\n" % name
-
-
-def waits(made):
-    return {name: one["waiting"] for name, one in made.gateway.statistics()["classes"]["waiting"]["m"].items()}
+    return partial(busy, rig)
 
 
 def queued(made):
     return made.gateway.statistics()["tenants"]["red"]["queued"]
-
-
-async def enters(made, name, extra=b""):
-    before = waits(made)[name]
-    client = await made.send(post(extra=named(name.encode()) + extra))
-    await eventually(lambda: waits(made)[name] == before + 1)
-    return client
 
 
 async def test_a_chat_overtakes_batch_work(gate):

@@ -133,6 +133,13 @@ class Attempt:
         return self.state < AttemptState.OPEN
 
     @property
+    def unanswered(self) -> bool:
+        """Whether no byte of an answer has come, be it unread."""
+        connection = self.connection
+        quiet = connection is None or (connection.silent and not connection.has_unread)
+        return self.state <= AttemptState.SENT and self.response is None and quiet
+
+    @property
     def switched(self) -> bool:
         return self.response is not None and self.response.status == 101
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -240,6 +241,16 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def silent(self) -> bool:
         return self.response is None and not self._raw_head
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the worker lie in the socket. A connection that cannot say counts as if they did."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return True
+        look = select.poll()
+        look.register(sock.fileno(), select.POLLIN)
+        return bool(look.poll(0))
 
     @property
     def at_boundary(self) -> bool:

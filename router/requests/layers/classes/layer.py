@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -13,6 +13,7 @@ from router.metrics.instruments import Reading
 from router.placement.admission.admission import Admission, Waits
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.prediction import EarlyRefusal
+from router.placement.admission.preemption import Sent
 from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
@@ -21,7 +22,7 @@ from router.requests.incoming import IncomingRequest
 from router.requests.layer import Feature, Layer, LayeredRequest
 from router.requests.layers.classes.claims import claim_of
 from router.requests.layers.classes.levels import ClassLevels, LevelLayer
-from router.requests.queues.request import WaitingRequest, count
+from router.requests.queues.request import LeavingRequest, WaitingRequest, count
 
 _TENANTS_SHOWN: Final = 100
 _HELD: Final = Held(None, 0.0)
@@ -31,15 +32,31 @@ REFUSALS: Final = ("predicted-wait", "waited", "queue-full")
 class RequestClasses(Feature):
     """The requests that wait for their turn, on the event loop: `router.placement.admission` decides."""
 
-    def __init__(self, config: Config, core: DecisionCore, fleet: Fleet, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        core: DecisionCore,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        running: Collection[LeavingRequest] | None = None,
+    ) -> None:
+        """`running` are the requests in progress, if they can leave a worker."""
         classes = [class_of(name, one) for name, one in config.classes.items()]
         self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
         self._default = self._classes.get("default", classes[0])
         self._by_tier = {tier: name for name, one in config.classes.items() for tier in one.service_tiers}
         self._by_route: Mapping[str, str | None] = {}
         self._admission: Admission[IncomingRequest] = Admission(
-            classes, core.dispatcher, fleet, core.loads, core.tickets, Random()
+            classes,
+            core.dispatcher,
+            fleet,
+            core.loads,
+            core.tickets,
+            Random(),
+            self._leaves if running is not None else None,
         )
+        self._running: Collection[LeavingRequest] = () if running is None else running
+        self._preempted = {(name, outcome): 0 for name in self._classes for outcome in ("waits", "left")}
         self._levels = ClassLevels(classes)
         self._most = config.limits.max_queued_requests
         self._loop, self._fleet, self._tickets = loop, fleet, core.tickets
@@ -172,6 +189,17 @@ class RequestClasses(Feature):
                 self._offered = None
                 self.leave(incoming)
 
+    def _leaves(self, sent: Sent[IncomingRequest], left: Callable[[bool], None]) -> bool:
+        """Let a request leave its worker, if it still can."""
+        name = sent.claim.of.name
+
+        def leaves(waits: bool) -> None:
+            self._preempted[name, "waits" if waits else "left"] += 1
+            left(waits)
+
+        request = next((one for one in self._running if sent.ticket in one.tickets), None)
+        return request is not None and request.give_way(sent.claim.of.preemptible, leaves)
+
     def explained(self, incoming: IncomingRequest, request: Request) -> Mapping[str, object]:
         claim = self.claim(incoming, request)
         turn = self._admission.explained(request, claim, self._loop.time())
@@ -183,6 +211,8 @@ class RequestClasses(Feature):
             yield "warmroute_class_waiting_seconds", (name,), seconds
         for (name, reason), refused in self._refusals.items():
             yield "warmroute_class_refusals", (name, reason), refused
+        for (name, outcome), requests in self._preempted.items():
+            yield "warmroute_class_preemptions", (name, outcome), requests
         for (name, tenant), requests in self._by_tenant().items():
             yield "warmroute_class_tenant_waiting_requests", (name, tenant), requests
         yield from self._levels.readings()
@@ -217,4 +247,13 @@ class RequestClasses(Feature):
 
 def class_of(name: str, config: ClassConfig) -> RequestClass:
     slo = config.slo
-    return RequestClass(name, config.share, config.floor, slo.ttft, slo.tpot, config.max_wait_s, config.starvation_s)
+    return RequestClass(
+        name,
+        config.share,
+        config.floor,
+        slo.ttft,
+        slo.tpot,
+        config.max_wait_s,
+        config.starvation_s,
+        config.preemptible,
+    )

@@ -18,7 +18,7 @@ from tests.router.placement.conftest import make_facts, make_prompt
 class AdmissionRig:
     """Admission over a fleet whose workers do only what the test says."""
 
-    def __init__(self, classes, workers=1, models=("m",), **core):
+    def __init__(self, classes, workers=1, models=("m",), preempts=False, **core):
         residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), residency)
         spec = PolicySpec("lpwl")
@@ -27,7 +27,18 @@ class AdmissionRig:
             endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), 0.0)
             self.fleet.probe_succeeded(endpoint.id, make_facts(models=models, events=False), 0.0)
         core_ = self.core
-        self.admission = Admission(classes, core_.dispatcher, self.fleet, core_.loads, core_.tickets, Random(0))
+        self.admission = Admission(
+            classes,
+            core_.dispatcher,
+            self.fleet,
+            core_.loads,
+            core_.tickets,
+            Random(0),
+            self._leaves if preempts else None,
+        )
+        self.bound = set()
+        """Requests whose answer comes while they are asked to give way."""
+        self.asked_to_leave = []
         self.requests, self.claims, self.tickets, self.answers = {}, {}, {}, {}
         self.now_s = 0.0
 
@@ -43,6 +54,17 @@ class AdmissionRig:
         if isinstance(answer, Ticket):
             self.tickets[name] = answer
         return answer
+
+    def _leaves(self, sent, left):
+        self.asked_to_leave.append(sent.item)
+        if sent.item in self.bound:
+            return False
+        del self.tickets[sent.item]
+        left(not sent.begun)
+        return True
+
+    def first_token(self, name):
+        self.core.tickets.first_token(self.tickets[name], self.now_s)
 
     def end(self, name, tokens=10):
         self.core.tickets.first_token(self.tickets[name], self.now_s)
