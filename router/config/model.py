@@ -230,6 +230,9 @@ class ClassConfig(Section, frozen=True):
     request is refused for its wait."""
     starvation_s: Seconds = 120.0
     """Wait after which a class with share 0 gets a small share."""
+    engine_priority: int | None = None
+    """Priority that workers get in the body, for their own queues: a lower number is sooner. It needs vLLM's
+    --scheduling-policy priority. Default: none is sent."""
     preemptible: bool = False
     """Whether an answer that has begun gives way, too: it ends with an error, or goes on at another worker if its route
     has migration. Requests whose answer has not begun go back to the queue for those of an earlier class in any

@@ -18,6 +18,7 @@ from router.gateway.layers.usage.layer import UsageObservation
 from router.placement.fleet.fleet import Fleet
 from router.placement.ticket_life import Tickets
 from router.requests.layer import Feature, Features
+from router.requests.layers.classes.engine_priority import EnginePriorities
 from router.requests.layers.classes.layer import RequestClasses
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.relearn.layer import Relearn, RelearnFeature
@@ -51,5 +52,7 @@ def features(
     if config.headers.receipt != "off":
         made.append(Receipts(everyone=config.headers.receipt == "all"))
     made += [ResponseHeader(), UsageObservation(config.observe_usage, fleet), RelearnFeature(relearn)]
+    if classes is not None:
+        made.append(EnginePriorities(config.classes, fleet))
     made.append(Migration(fleet, loop, metrics, running))  # last, because it keeps what the worker gets
     return Features(made, config.routes)

@@ -124,7 +124,7 @@ _TABLE = {
     "counter reloads{what,outcome}": "Reloads of changed files, by content (api_keys, admin_token, tls, admin_tls, "
     "worker_tls) and outcome: ok, or failed, which leaves the old content in use.",
     "counter rewrites{rewrite}": "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage, "
-    "relearn or model.",
+    "relearn, engine_priority or model.",
     "gauge client_connections": "Open client connections, including TLS handshakes.",
     "counter connections_closed{reason}": "Client connections that the gateway closed, by reason: refused at "
     "limits.max_connections; evicted there (the longest idle, or slow TLS handshakes) in favour of new ones; or "

@@ -17,7 +17,7 @@ def test_the_examples_of_the_page_are_valid():
     text = PAGE.read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     examples = [block for block in blocks if "classes" in block]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         keys = [KeyEntry(name, digest_of(name.encode() * 8)).line for name in example.get("tenants", ())]
         config = load(example | ({"auth": {"api_keys": keys}} if keys else {}), {}, None)
