@@ -22,7 +22,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "Config.trust_request_chat_template Residency.self_test Residency.kv_events Residency.relearn Config.residency",
         ("operator", "chooses how requests are placed"): "Policy.* RouteMatch.* Route.* Slo.* "
         "Config.policy Config.policies Config.routes Handover.* Config.handover Config.observe_usage Class.* "
-        "Config.classes",
+        "Config.classes Config.admission",
         ("operator", "bounds memory, connections and requests"): "RateLimits.* Limits.* Config.limits "
         "Residency.memo_bytes Residency.approximate_bytes Config.processes Config.decisions_kept",
         ("operator", "sets how long to wait, and what to do with sick workers"): "Timeouts.* Config.timeouts Health.* "
@@ -59,7 +59,7 @@ USERS: Mapping[str, Mapping[tuple[str, str], str]] = {
         "model_ready_workers event_replays workers_kept state_problems discovery_up replica_alone replicas_apart "
         "limit_admitted_requests",
         ("operator", "a how-to"): "handovers pulls handover_seconds worker_deaths fallbacks redials requests_by_key "
-        "migrations migration_gap_seconds migration_requests class_preemptions "
+        "migrations migration_gap_seconds migration_requests class_preemptions class_shadow_requests "
         "rewrites tenant_use tenant_refusals limit_remaining limit_used_tokens kv_transfer_tokens_per_second "
         "late_probes traces replica_faults sidecar_registered",
         ("operator", "`top` and the console, by class"): "class_waiting_requests class_waiting_seconds class_refusals "

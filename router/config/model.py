@@ -769,6 +769,9 @@ class Config(Section, frozen=True):
     classes: dict[str, ClassConfig] = field(default_factory=dict)
     """Classes of requests: who goes first, who waits and who is refused while the workers are busy, with turns between
     tenants. Requests then wait in the gateway and not in the workers. Default: none, and no order."""
+    admission: Literal["enforce", "shadow"] = "enforce"
+    """shadow: requests are sent as without classes, and warmroute_class_shadow_requests_total counts what classes would
+    have done with them."""
     redis: RedisConfig = field(default_factory=RedisConfig)
     """What the gateways of a fleet share. Needs pip install 'warmroute[redis]'."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

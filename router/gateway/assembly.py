@@ -103,10 +103,11 @@ class Assembly:
         fleet.on_evidence.append(self._note_reads)
         self.service_levels = ServiceLevels(config)
         running = self.requests.running
-        self.classes = RequestClasses(config, core, fleet, loop, running) if config.classes else None
+        enforced = config.classes and config.admission == "enforce"
+        self.classes = RequestClasses(config, core, fleet, loop, running) if enforced else None
         self.features = features(
             config,
-            core.tickets,
+            core,
             fleet,
             loop,
             context.relearn,

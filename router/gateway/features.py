@@ -15,11 +15,12 @@ from router.gateway.layers.receipt.layer import Receipts
 from router.gateway.layers.response_header.layer import ResponseHeader
 from router.gateway.layers.trace.layer import Tracer, TraceSink
 from router.gateway.layers.usage.layer import UsageObservation
+from router.placement.core import DecisionCore
 from router.placement.fleet.fleet import Fleet
-from router.placement.ticket_life import Tickets
 from router.requests.layer import Feature, Features
 from router.requests.layers.classes.engine_priority import EnginePriorities
 from router.requests.layers.classes.layer import RequestClasses
+from router.requests.layers.classes.shadow import ClassShadow
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.relearn.layer import Relearn, RelearnFeature
 from router.requests.layers.route_queue.layer import RouteQueues
@@ -34,7 +35,7 @@ ROUTE_LAYERS: Final[dict[str, type[msgspec.Struct]]] = {
 
 def features(
     config: Config,
-    tickets: Tickets,
+    core: DecisionCore,
     fleet: Fleet,
     loop: asyncio.AbstractEventLoop,
     relearn: Relearn | None,
@@ -44,9 +45,11 @@ def features(
     running: Collection[MovableRequest],
 ) -> Features:
     """Return the features of a gateway. `relearn`, `traces` and `classes` are None while these are off."""
-    made: list[Feature] = [RouteQueues(loop), Limits(tickets)]
+    made: list[Feature] = [RouteQueues(loop), Limits(core.tickets)]
     if classes is not None:
         made.append(classes)
+    elif config.classes:
+        made.append(ClassShadow(config, core, fleet))
     if traces is not None:
         made.append(Tracer(config.tracing, traces, loop.time))
     if config.headers.receipt != "off":

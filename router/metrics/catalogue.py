@@ -165,6 +165,8 @@ _TABLE = {
     "counter class_preemptions{request_class,outcome}": "Requests that left their worker for one of an earlier class, "
     "by their class. waits: no byte of their answer had come, and they wait again. left: the answer ended, or goes on "
     "at another worker.",
+    "counter class_shadow_requests{request_class,outcome}": "With admission: shadow, requests by class and by what "
+    "classes would have done: sent (at once), waits, refused (at arrival), expires (refused late) or gives_way.",
     "gauge class_tenant_waiting_requests{request_class,tenant}": "Requests that wait now for their turn, by class and "
     "tenant, or key without a tenant, of the hundred with the most.",
     "counter class_service_level_requests{request_class,target,met}": "Streams of a class with a service level, by "

@@ -21,6 +21,7 @@ from router.requests.identify.stage import IdentifyStage
 from router.requests.incoming import IncomingRequest
 from router.requests.layer import Feature, Features
 from router.requests.layers.classes.layer import RequestClasses
+from router.requests.layers.classes.shadow import ClassShadow
 from router.requests.layers.limits.layer import Limits
 from router.requests.layers.route_queue.layer import RouteQueues
 from router.requests.placing import PlacementGate
@@ -66,9 +67,12 @@ class PickerParts:
         )
         self.requests = InProgress(config, fleet, core.tickets, loop, metrics.worker_deaths)
         self.running: set[PickInProgress] = self.requests.running
-        self.classes = RequestClasses(config, core, fleet, loop) if config.classes else None
         features: list[Feature] = [RouteQueues(loop), Limits(core.tickets)]
-        self.features = Features(features if self.classes is None else [*features, self.classes], config.routes)
+        enforced = config.classes and config.admission == "enforce"
+        self.classes = RequestClasses(config, core, fleet, loop) if enforced else None
+        if config.classes:
+            features.append(self.classes or ClassShadow(config, core, fleet))
+        self.features = Features(features, config.routes)
         self.objects = PoolObjects(config.picker)
         self.saturation = Saturation(config, fleet, core)
         self.identifier.models.rewrite = self._rewritten

@@ -36,6 +36,7 @@ class LayeredRequest(Protocol):
     request: Request | None
     arrived_s: float
     claim: Claim | None
+    service_tier: str | None
     exemplar: str | None
     rewrites: Sequence[Rewrite]
 

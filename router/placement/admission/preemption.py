@@ -19,9 +19,8 @@ from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost
 from router.placement.admission.lines import Waiting
 from router.placement.admission.queue import AdmissionQueue
-from router.placement.admission.room import Room
+from router.placement.admission.room import AheadOnWorkers, Room
 from router.placement.fleet.endpoints import Candidate
-from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.running import ReservationStage
 from router.placement.tickets import Ticket
 
@@ -61,7 +60,7 @@ class Sent(Generic[T]):
 class Preemption(Generic[T]):
     """The requests that may give way, by worker. `classes` are in the order in which they go first."""
 
-    def __init__(self, room: Room, loads: WorkerLoads, classes: Sequence[RequestClass], limit: int) -> None:
+    def __init__(self, room: Room, loads: AheadOnWorkers, classes: Sequence[RequestClass], limit: int) -> None:
         """`limit` is the most requests of a worker; 0 for none."""
         self._room = room
         self._loads = loads
@@ -129,7 +128,7 @@ class Preemption(Generic[T]):
         return self._loads.of(candidate).reserved().running_requests - self._limit if self._limit else -1
 
     def _helps(self, one: Sent[T], of: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
-        without = self._loads.ahead(candidate, now_s, one.ticket.reservation)
+        without = self._loads.ahead(candidate, now_s, (one.ticket.reservation,))
         missing_s = self._room.missing_s(of, without, candidate, uncached_tokens)
         return not missing_s and self._over_limit(candidate) <= 0
 

@@ -6,14 +6,17 @@ metrics never stop dispatch. A worker without requests always has room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 from policies.view import WorkerId
 from router.placement.admission.classes import RequestClass
 from router.placement.fleet.endpoints import Candidate
-from router.placement.load.fleet_load import AheadOfRequest, WorkerLoads
+from router.placement.load.fleet_load import AheadOfRequest
+from router.placement.load.running import LoadReservation
+from router.placement.load.worker_load import WorkerLoad
 
 HEADROOM_S = 0.2
 """Prefill work that may wait in a worker. It keeps the worker busy until the gateway has seen the end of a prefill."""
@@ -33,10 +36,20 @@ class LeftByOthers:
         return cls(part, min((other.tpot_s for other in others if other.tpot_s is not None), default=inf))
 
 
+class AheadOnWorkers(Protocol):
+    """The load that a request would find: that of `WorkerLoads`."""
+
+    def ahead(
+        self, candidate: Candidate, now_s: float, without: Collection[LoadReservation] = ()
+    ) -> AheadOfRequest: ...
+
+    def of(self, candidate: Candidate) -> WorkerLoad: ...
+
+
 class Room:
     """The room that a fleet has for each class. `classes` are all that are configured."""
 
-    def __init__(self, loads: WorkerLoads, classes: Iterable[RequestClass], headroom_s: float = HEADROOM_S) -> None:
+    def __init__(self, loads: AheadOnWorkers, classes: Iterable[RequestClass], headroom_s: float = HEADROOM_S) -> None:
         classes = tuple(classes)
         self._loads = loads
         self._headroom_s = headroom_s

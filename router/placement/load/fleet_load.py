@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,13 +132,13 @@ class WorkerLoads:
         if len(self._live) >= ARRAYS_FROM and load.candidate.live:
             self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
 
-    def ahead(self, candidate: Candidate, now_s: float, without: LoadReservation | None = None) -> AheadOfRequest:
+    def ahead(self, candidate: Candidate, now_s: float, without: Collection[LoadReservation] = ()) -> AheadOfRequest:
         """Return what a new request would find on the worker; after the prior while no speed is learned.
 
-        `without` a request: what it would find once that has been released.
+        `without` some requests: what it would find once these have been released.
         """
         load = self.of(candidate)
-        reserved = load.reserved() if without is None else load.reserved_without(without, now_s)
+        reserved = load.reserved_without(without, now_s) if without else load.reserved()
         speed = self._speed(load, now_s)
         unreserved, weight = load.account.unreserved, load.account.unreserved.weight(now_s)
         tokens = load.queued_tokens(now_s, reserved)

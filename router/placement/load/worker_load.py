@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any
@@ -75,18 +76,19 @@ class WorkerLoad:
         account = self.account
         return account if account.shared is None else combined(account, account.shared.other_processes())
 
-    def reserved_without(self, gone: LoadReservation, now_s: float) -> ReservedLoad:
-        """Return the reserved load as it would be if a running request were released."""
-        load, decodes = self.reserved(), gone.stage is ReservationStage.DECODE
-        queued, tokens = not decodes and not gone.arrives, 0 if decodes else gone.uncached_tokens
+    def reserved_without(self, gone: Collection[LoadReservation], now_s: float) -> ReservedLoad:
+        """Return the reserved load as it would be if running requests were released."""
+        load, head = self.reserved(), self.account.head
+        prefills = [one for one in gone if one.stage is ReservationStage.PREFILL]
+        decodes = [one for one in gone if one.stage is ReservationStage.DECODE]
         return LoadTotals(
-            load.queued_requests - queued,
-            load.queued_tokens - tokens,
-            load.queued_attention - (0.0 if decodes else gone.attention),
-            load.running_requests - 1,
-            load.kv_tokens - gone.context_tokens,
-            load.decode_tokens - (gone.context_tokens if decodes else 0),
-            now_s if self.account.head is gone else load.head_since_s,
+            load.queued_requests - sum(not one.arrives for one in prefills),
+            load.queued_tokens - sum(one.uncached_tokens for one in prefills),
+            load.queued_attention - sum(one.attention for one in prefills),
+            load.running_requests - len(prefills) - len(decodes),
+            load.kv_tokens - sum(one.context_tokens for one in (*prefills, *decodes)),
+            load.decode_tokens - sum(one.context_tokens for one in decodes),
+            now_s if head is not None and head in gone else load.head_since_s,
             load.freed_s,
         )
 

@@ -210,3 +210,27 @@ async def test_a_service_tier_in_the_body_names_a_class_for_a_caller_that_may(ga
         await made.worker.answer()
         assert (await one.read()).status == 200
     assert body in made.workers[0].requests[1].body, "the worker gets it as it came"
+
+
+async def test_a_shadow_counts_and_neither_holds_nor_refuses(gate):
+    tenants = {"red": {"keys": ["red"], "classes": ["chat", "hasty"]}}
+    classes = {"chat": {"slo": {"ttft": 5}, "engine_priority": 1}, "hasty": {"max_wait_s": 0.7}}
+    made = await gate(auth=AUTH, tenants=tenants, classes=classes, admission="shadow")
+    others = [
+        await made.send(post(extra=bearer(RED) + named(name) + b"x-request-id: %d\r\n" % number))
+        for number, name in enumerate((b"chat", b"hasty"))
+    ]
+    await eventually(lambda: len(made.workers[0].requests) == 3)
+    for client in (made.first, *others):
+        await made.worker.answer()
+        assert (await client.read()).status == 200
+    await eventually(lambda: made.idle)
+    readings = {(name, labels): value for name, labels, value in made.gateway.readings()}
+    counted = {labels: value for (name, labels), value in readings.items() if name == "warmroute_class_shadow_requests"}
+    assert {key: value for key, value in counted.items() if value} == {
+        ("chat", "sent"): 1,
+        ("chat", "waits"): 1,
+        ("hasty", "refused"): 1,
+    }
+    assert readings["warmroute_class_service_level_requests", ("chat", "ttft", "true")] == 2
+    assert b"priority" not in made.workers[0].requests[1].body

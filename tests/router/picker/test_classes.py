@@ -125,3 +125,12 @@ async def test_many_waiting_requests_all_get_a_pick():
         answers = await asyncio.gather(*(stream.next() for stream in streams))
         assert {picked(answer) for answer in answers} == {"10.0.0.1:8000", "10.0.0.2:8000"}
         assert sum(waits(rig).values()) == 0
+
+
+async def test_a_shadow_holds_and_refuses_no_pick():
+    async with picker_rig(ONE, facts=LARGE, admission="shadow", **SETTINGS) as rig:
+        await begin(rig)
+        for name in ("chat", "hasty"):
+            assert picked(await (await asks(rig, name, "talk")).next()) == ONE[0]
+        counts = {labels: n for name, labels, n in rig.picker.readings() if name.endswith("shadow_requests")}
+        assert (counts["chat", "waits"], counts["hasty", "refused"]) == (1, 1)

@@ -3,17 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
+from router.config.model import ClassConfig, Config, RouteConfig
 from router.placement.admission.classes import Claim, RequestClass
 from router.requests.request_head import RequestHead
 from router.security.callers import CLASS_HEADERS, FAIRNESS_HEADERS, TTFT_MS_HEADERS, TTL_HEADER, Caller
+
+
+class ClaimingRequest(Protocol):
+    head: RequestHead
+    caller: Caller
+    service_tier: str | None
+
 
 _ID_BYTES: Final = 64
 _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)")
 _UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Claims:
+    """The classes of the settings, and what requests claim of them."""
+
+    def __init__(self, config: Config) -> None:
+        self.classes: Mapping[str, RequestClass] = {name: class_of(name, one) for name, one in config.classes.items()}
+        self._default = self.classes.get("default") or next(iter(self.classes.values()))
+        self._by_tier = {tier: name for name, one in config.classes.items() for tier in one.service_tiers}
+        self._by_route: Mapping[str, str | None] = {}
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+        self._by_route = {route.name: route.request_class for route in routes}
+
+    def of(self, request: ClaimingRequest, route: str) -> Claim:
+        by_tier = None if request.service_tier is None else self._by_tier.get(request.service_tier)
+        by_route = self._by_route.get(route)
+        return claim_of(request.head, request.caller, self.classes, self._default, by_route, by_tier)
+
+
+def class_of(name: str, config: ClassConfig) -> RequestClass:
+    slo = config.slo
+    return RequestClass(
+        name,
+        config.share,
+        config.floor,
+        slo.ttft,
+        slo.tpot,
+        config.max_wait_s,
+        config.starvation_s,
+        config.preemptible,
+    )
 
 
 def claim_of(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from router.config.model import ClassConfig, Config, RouteConfig
+from router.config.model import Config, RouteConfig
 from router.errors import ErrorKind, RequestError
 from router.metrics.instruments import Reading
 from router.placement.admission.admission import Admission, Waits
-from router.placement.admission.classes import Claim, RequestClass
+from router.placement.admission.classes import Claim
 from router.placement.admission.prediction import EarlyRefusal
 from router.placement.admission.preemption import Sent
 from router.placement.core import DecisionCore
@@ -20,7 +20,7 @@ from router.placement.request import Request
 from router.placement.tickets import Held, Queued, Reject, Ticket
 from router.requests.incoming import IncomingRequest
 from router.requests.layer import Feature, Layer, LayeredRequest
-from router.requests.layers.classes.claims import claim_of
+from router.requests.layers.classes.claims import Claims
 from router.requests.layers.classes.levels import ClassLevels, LevelLayer
 from router.requests.queues.request import LeavingRequest, WaitingRequest, count
 
@@ -41,11 +41,9 @@ class RequestClasses(Feature):
         running: Collection[LeavingRequest] | None = None,
     ) -> None:
         """`running` are the requests in progress, if they can leave a worker."""
-        classes = [class_of(name, one) for name, one in config.classes.items()]
-        self._classes: Mapping[str, RequestClass] = {one.name: one for one in classes}
-        self._default = self._classes.get("default", classes[0])
-        self._by_tier = {tier: name for name, one in config.classes.items() for tier in one.service_tiers}
-        self._by_route: Mapping[str, str | None] = {}
+        self._claims = Claims(config)
+        self._classes = self._claims.classes
+        classes = list(self._classes.values())
         self._admission: Admission[IncomingRequest] = Admission(
             classes,
             core.dispatcher,
@@ -72,16 +70,14 @@ class RequestClasses(Feature):
         fleet.on_change.append(self._changed)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> bool:
-        self._by_route = {route.name: route.request_class for route in routes}
+        self._claims.adopt(routes)
         return bool(self._levels)  # the gate asks it in any case
 
     def layer(self, request: LayeredRequest) -> Layer | None:
         return LevelLayer(self._levels, request)
 
     def claim(self, incoming: IncomingRequest, request: Request) -> Claim:
-        by_route, tier = self._by_route.get(request.route), incoming.service_tier
-        by_tier = None if tier is None else self._by_tier.get(tier)
-        return claim_of(incoming.head, incoming.caller, self._classes, self._default, by_route, by_tier)
+        return self._claims.of(incoming, request.route)
 
     def ask(
         self, incoming: IncomingRequest, request: Request, now_s: float, within: frozenset[str] | None
@@ -243,17 +239,3 @@ class RequestClasses(Feature):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def class_of(name: str, config: ClassConfig) -> RequestClass:
-    slo = config.slo
-    return RequestClass(
-        name,
-        config.share,
-        config.floor,
-        slo.ttft,
-        slo.tpot,
-        config.max_wait_s,
-        config.starvation_s,
-        config.preemptible,
-    )
