@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         played = dict(zip(runs, pool.map(_figures, *zip(*runs, strict=True)), strict=True))
     for name in args.contest:
         for queue in args.queue:
-            _print(console, f"{name:<11} {queue:<10}", [played[name, queue, seed] for seed in range(args.seeds)])
+            _print(console, f"{name:<13} {queue:<10}", [played[name, queue, seed] for seed in range(args.seeds)])
     if args.json is not None:
         rows = [
             {"contest": name, "queue": queue, "seed": seed, "figures": {bar.text: value for bar, value in figures}}
@@ -52,7 +52,10 @@ def _figures(name: str, queue: str, seed: int) -> list[tuple[Bar, float]]:
 def _print(console: Console, head: str, seeds: list[list[tuple[Bar, float]]]) -> None:
     for bar in dict.fromkeys(bar for figures in seeds for bar, _ in figures):
         found = interval([value for figures in seeds for one, value in figures if one == bar])
-        wanted = f"<= {bar.most:g}" if bar.most is not None else f">= {bar.least:g}"
         half = "" if found.half != found.half else f" +- {found.half:.3f}"
-        verdict = "met" if bar.met(found.mean) else "missed"
-        console.print(f"{head} {bar.text:<58} {found.mean:.3f}{half} ({wanted}: {verdict})")
+        console.print(f"{head} {bar.text:<58} {found.mean:.3f}{half}{_judged(bar, found.mean)}")
+
+
+def _judged(bar: Bar, value: float) -> str:
+    wanted = [f"{sign} {limit:g}" for sign, limit in (("<=", bar.most), (">=", bar.least)) if limit is not None]
+    return f" ({wanted[0]}: {'met' if bar.met(value) else 'missed'})" if wanted else ""

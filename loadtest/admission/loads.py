@@ -103,12 +103,12 @@ MIX_RATE = 4.0 * WORKERS
 """Requests of `mix` per second that the fleet serves when it never waits for them, measured."""
 
 
-def tenants(seed: int, times: float) -> Load:
+def tenants(seed: int, times: float, tpot_s: float | None = None) -> Load:
     """Draw eight tenants with prefixes of their own, of which the first sends ten times the others' requests.
 
-    All together send `times` the rate that the fleet serves.
+    All together send `times` the rate that the fleet serves. `tpot_s` is the service level of their class.
     """
-    one = RequestClass("default")
+    one = RequestClass("default", tpot_s=tpot_s)
     drawing, until_s = Drawing(seed), 150.0
     for tenant in range(8):
         claim = Claim(one, tenant=f"tenant-{tenant}")

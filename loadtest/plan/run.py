@@ -34,7 +34,7 @@ from loadtest.workload.errors import WorkloadError
 from router.config.load import load
 from router.config.problems import ConfigError
 from router.placement.admission.classes import RequestClass
-from router.requests.layers.classes.layer import class_of
+from router.requests.layers.classes.claims import class_of
 
 WIDTH = 130
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"}

@@ -224,7 +224,8 @@ class ClassConfig(Section, frozen=True):
     cache."""
     slo: SloConfig = field(default_factory=SloConfig)
     """ttft: when a first token is due; of two requests of a tenant the one that is due earlier goes first. tpot: other
-    classes do not go to a worker where they would make the time per output token longer than this."""
+    classes, and tenants of this one that run more than their part, do not go to a worker where they would make the
+    time per output token longer than this."""
     max_wait_s: Seconds | None = None
     """Longest time to first token. A request that would have to wait longer is refused at once with 429. Default: no
     request is refused for its wait."""

@@ -18,7 +18,7 @@ from router.placement.admission.lines import Waiting
 from router.placement.admission.prediction import EarlyRefusal
 from router.placement.admission.preemption import LeavesWorker, Preemption, Sent
 from router.placement.admission.queue import AdmissionQueue
-from router.placement.admission.room import Room
+from router.placement.admission.room import ClassPart, Room
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import Candidate
@@ -138,10 +138,16 @@ class Admission(Generic[T]):
     def _dispatch(
         self, request: Request, claim: Claim, now_s: float, within: Container[str] | None
     ) -> Ticket | Queued | Reject | NoRoom:
+        part = self._part(request, claim, now_s)
+
         def has_room(candidate: Candidate, uncached_tokens: int) -> bool:
-            return self._room.has(claim.of, candidate, uncached_tokens, now_s)
+            return self._room.has(part, candidate, uncached_tokens, now_s)
 
         return self._dispatcher.dispatch_with_room(request, now_s, has_room, within)
+
+    def _part(self, request: Request, claim: Claim, now_s: float) -> ClassPart:
+        queue = self._queues.get(self.pool(request))
+        return (claim.of.name, False) if queue is None else queue.part(claim, now_s)
 
     def _cost(self, request: Request, seen: FleetView, worker: WorkerId | None = None) -> Cost:
         """Return the cost of a request on `worker`, or where its first token would come first."""
@@ -213,8 +219,8 @@ class Admission(Generic[T]):
             return
         del self._running[ticket.id]
         self._preemption.stays(charged)
-        if ticket.output_tokens is not None:
-            charged.queue.settle(charged.claim, charged.cost.corrected_s(ticket.output_tokens))
+        tokens, cost = ticket.output_tokens, charged.cost
+        charged.queue.settle(charged.claim, cost.seconds, 0.0 if tokens is None else cost.corrected_s(tokens))
 
     def turn(self, now_s: float, offer: Callable[[T], None]) -> float:
         """Offer waiting requests of all models while there is room; return the seconds to the next turn.
@@ -274,11 +280,11 @@ class Admission(Generic[T]):
         queue = self.queue(self.pool(request))
         ttft_s = queue.expected_s(claim, cost, len(seen.candidates), now_s)
         refusal = queue.refusal(claim, cost, len(seen.candidates), now_s)
-        uncached = seen.fleet.uncached_tokens
+        uncached, part = seen.fleet.uncached_tokens, queue.part(claim, now_s)
         room = [
             one.id
             for one, tokens in zip(seen.candidates, uncached, strict=True)
-            if self._room.has(claim.of, one, int(tokens), now_s)
+            if self._room.has(part, one, int(tokens), now_s)
         ]
         first = queue.first(now_s) is None and self._preemption.victim(claim, queue, _ranked(seen), now_s) is not None
         if refusal is not None:
@@ -288,7 +294,8 @@ class Admission(Generic[T]):
         elif not room and first:
             action, reason = "dispatch", "a request of a later class gives way"
         elif not room:
-            action, reason = "wait", "no worker has room for its class"
+            whose = "a tenant that runs more than its part" if part[1] else "its class"
+            action, reason = "wait", f"no worker has room for {whose}"
         else:
             action, reason = "dispatch", f"{len(room)} workers have room for its class"
         return {"place": place, "ttft_s": ttft_s, "action": action, "reason": reason}

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost
 from router.placement.admission.credit import Credits
+from router.placement.admission.parts import Parts
 
 T = TypeVar("T")
 PASSED_OVER = 16
@@ -72,6 +73,7 @@ class ClassLine(Generic[T]):
     def __init__(self, of: RequestClass) -> None:
         self.of = of
         self.credits = Credits()
+        self.parts = Parts(self.credits)
         self.tenants: dict[str, TenantLine[T]] = {}
         self.requests = 0
         self.seconds = 0.0
@@ -92,10 +94,17 @@ class ClassLine(Generic[T]):
         self.requests -= 1
         self.seconds = self.seconds - one.cost.seconds if self.tenants else 0.0
 
-    def first(self) -> list[Waiting[T]]:
-        """Return the requests that may go next, in order: of tenants with credit, the earliest first."""
-        self.credits.refill(self.tenants)
-        with_credit = [line for name, line in self.tenants.items() if self.credits.has(name)]
+    def first(self, now_s: float, *, beyond: bool) -> list[Waiting[T]]:
+        """Return the requests that may go next, in order: of tenants with credit, the earliest first.
+
+        They are those of the tenants that are `beyond` their part, or of the others.
+        """
+        apart = self.parts.all_beyond(now_s)
+        tenants = self.tenants
+        if apart or beyond:
+            tenants = {name: line for name, line in tenants.items() if (name in apart) == beyond}
+        self.credits.refill(tenants)
+        with_credit = [line for name, line in tenants.items() if self.credits.has(name)]
         if len(with_credit) > PASSED_OVER:
             with_credit = nsmallest(PASSED_OVER, with_credit, key=_first_key)
         return list(islice(merge(*(line.first() for line in with_credit), key=_key), PASSED_OVER))

@@ -19,7 +19,7 @@ from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.cost import Cost
 from router.placement.admission.lines import Waiting
 from router.placement.admission.queue import AdmissionQueue
-from router.placement.admission.room import AheadOnWorkers, Room
+from router.placement.admission.room import AheadOnWorkers, ClassPart, Room
 from router.placement.fleet.endpoints import Candidate
 from router.placement.load.running import ReservationStage
 from router.placement.tickets import Ticket
@@ -95,12 +95,13 @@ class Preemption(Generic[T]):
         """
         if not self._sent:
             return None
+        part = queue.part(claim, now_s)
         for candidate, uncached_tokens in found:
             there = self._sent.get(candidate.id)
-            if there and self._lacks_room(claim.of, candidate, uncached_tokens, now_s):
+            if there and self._lacks_room(part, candidate, uncached_tokens, now_s):
                 may = [one for one in there.values() if self._may(one, claim, queue, now_s)]
                 for one in nsmallest(_LOOKED_AT, may, key=self._order):
-                    if self._helps(one, claim.of, candidate, uncached_tokens, now_s):
+                    if self._helps(one, part, candidate, uncached_tokens, now_s):
                         return one
         return None
 
@@ -119,17 +120,17 @@ class Preemption(Generic[T]):
             and queue.goes_before(claim.of, of)
         )
 
-    def _lacks_room(self, of: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
-        missing_s = self._room.missing_s(of, self._loads.ahead(candidate, now_s), candidate, uncached_tokens)
+    def _lacks_room(self, part: ClassPart, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
+        missing_s = self._room.missing_s(part, self._loads.ahead(candidate, now_s), candidate, uncached_tokens)
         return missing_s >= WORTH_S or self._over_limit(candidate) >= 0
 
     def _over_limit(self, candidate: Candidate) -> int:
         """Return by how many requests the worker is above its limit; -1 below it."""
         return self._loads.of(candidate).reserved().running_requests - self._limit if self._limit else -1
 
-    def _helps(self, one: Sent[T], of: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
+    def _helps(self, one: Sent[T], part: ClassPart, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
         without = self._loads.ahead(candidate, now_s, (one.ticket.reservation,))
-        missing_s = self._room.missing_s(of, without, candidate, uncached_tokens)
+        missing_s = self._room.missing_s(part, without, candidate, uncached_tokens)
         return not missing_s and self._over_limit(candidate) <= 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, product
 from math import inf
 from random import Random
 from typing import Generic, TypeVar
@@ -15,7 +15,7 @@ from router.placement.admission.cost import Cost
 from router.placement.admission.credit import Credits
 from router.placement.admission.lines import PASSED_OVER, ClassLine, Waiting
 from router.placement.admission.prediction import Bias, DrainRate, EarlyRefusal, retry_after_s
-from router.placement.admission.room import Room
+from router.placement.admission.room import ClassPart, Room
 from router.placement.fleet.endpoints import Candidate
 
 T = TypeVar("T", bound=Hashable)
@@ -111,7 +111,7 @@ class AdmissionQueue(Generic[T]):
     def take_back(self, one: Waiting[T], seconds: float, now_s: float) -> None:
         """Let a request that gives way wait again at its place, as if it had not been charged its `seconds`."""
         self._pass(now_s)
-        self.settle(one.claim, -seconds)
+        self._settle(one.claim, -seconds)
         for drain in (self._drain, self._drains[one.claim.of.name]):
             drain.taken_back(seconds)
         one.gave_way += 1
@@ -153,10 +153,18 @@ class AdmissionQueue(Generic[T]):
         if not self._lines[claim.of.name].requests:
             self._lines[claim.of.name].credits.refill((claim.tenant,))
         self._lines[claim.of.name].credits.charge(claim.tenant, seconds, claim.weight)
+        self._lines[claim.of.name].parts.began(claim.tenant, seconds / claim.weight, now_s)
         self._credits.charge(claim.of.name, seconds, claim.of.share or STARVED_SHARE)
 
-    def settle(self, claim: Claim, seconds: float) -> None:
-        """Correct a charge by `seconds`."""
+    def part(self, claim: Claim, now_s: float) -> ClassPart:
+        return claim.of.name, self._lines[claim.of.name].parts.beyond(claim.tenant, now_s)
+
+    def settle(self, claim: Claim, charged_s: float, seconds: float) -> None:
+        """Correct the charge of a request that has ended by `seconds`."""
+        self._lines[claim.of.name].parts.ended(claim.tenant, charged_s / claim.weight)
+        self._settle(claim, seconds)
+
+    def _settle(self, claim: Claim, seconds: float) -> None:
         self._lines[claim.of.name].credits.settle(claim.tenant, seconds, claim.weight)
         self._credits.settle(claim.of.name, seconds, claim.of.share or STARVED_SHARE)
 
@@ -170,17 +178,17 @@ class AdmissionQueue(Generic[T]):
             for item in list(self._waiting):
                 offer(item)
             return inf
-        open_: dict[str, dict[WorkerId, None]] = {}
+        open_: dict[ClassPart, dict[WorkerId, None]] = {}
         wait_s = inf
         more = True
         while more and self._waiting:
             more = False
-            for line in self._order(now_s):
-                name = line.of.name
-                if name not in open_:
-                    open_[name], missing_s = self._room.open(line.of, candidates, now_s)
+            for line, beyond in product(self._order(now_s), (False, True)):
+                first, part = line.first(now_s, beyond=beyond), (line.of.name, beyond)
+                if first and part not in open_:
+                    open_[part], missing_s = self._room.open(part, candidates, now_s)
                     wait_s = min(wait_s, missing_s)
-                placed = self._offered(line, open_[name], offer) if open_[name] else None
+                placed = self._offered(first, open_[part], offer) if first and open_[part] else None
                 if placed is not None:
                     self._taken(open_, placed, now_s)
                     more = True
@@ -189,8 +197,8 @@ class AdmissionQueue(Generic[T]):
 
     def first(self, now_s: float) -> Waiting[T] | None:
         """Return the request whose turn is next."""
-        lines = self._order(now_s)
-        return lines[0].first()[0] if lines else None
+        lines = (line.first(now_s, beyond=beyond) for line, beyond in product(self._order(now_s), (False, True)))
+        return next((first[0] for first in lines if first), None)
 
     def goes_before(self, one: RequestClass, other: RequestClass) -> bool:
         """Return whether a class goes before a later one, as far as both have used of their shares."""
@@ -206,17 +214,17 @@ class AdmissionQueue(Generic[T]):
         return sorted(waiting, key=lambda line: (line not in sharing, not self._credits.has(line.of.name)))
 
     def _offered(
-        self, line: ClassLine[T], open_: Mapping[WorkerId, None], offer: Callable[[T], Candidate | None]
+        self, first: list[Waiting[T]], open_: Mapping[WorkerId, None], offer: Callable[[T], Candidate | None]
     ) -> Candidate | None:
-        for one in _by_prefix(line.first(), open_)[:_OFFERS]:
+        for one in _by_prefix(first, open_)[:_OFFERS]:
             placed = offer(one.item)
             if placed is not None:
                 return placed
         return None
 
-    def _taken(self, open_: Mapping[str, dict[WorkerId, None]], candidate: Candidate, now_s: float) -> None:
-        for name, workers in open_.items():
-            if candidate.id in workers and not self._room.has(self._lines[name].of, candidate, 1, now_s):
+    def _taken(self, open_: Mapping[ClassPart, dict[WorkerId, None]], candidate: Candidate, now_s: float) -> None:
+        for part, workers in open_.items():
+            if candidate.id in workers and not self._room.has(part, candidate, 1, now_s):
                 del workers[candidate.id]
 
     def _pass(self, now_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from policies.view import WorkerId
 from router.placement.admission.classes import RequestClass
@@ -20,20 +20,27 @@ from router.placement.load.worker_load import WorkerLoad
 
 HEADROOM_S = 0.2
 """Prefill work that may wait in a worker. It keeps the worker busy until the gateway has seen the end of a prefill."""
+BEYOND_PART = 0.75
+"""The part of its class's room that a tenant has that runs more than its part beside others."""
+
+ClassPart: TypeAlias = tuple[str, bool]
+"""A class by name, and whether it is about tenants beyond their part."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftByOthers:
-    """What other classes leave to one class: its part of each worker, and the inter-token time that they need."""
+    """What others leave to requests of a class: a part of each worker, and the inter-token time that they need."""
 
     part: float
     tpot_s: float
 
     @classmethod
-    def of(cls, one: RequestClass, classes: Iterable[RequestClass]) -> LeftByOthers:
+    def of(cls, one: RequestClass, classes: Iterable[RequestClass], *, beyond: bool) -> LeftByOthers:
+        """Return what is left; less if the tenant is `beyond` its part, as then others of its own class count, too."""
         others = [other for other in classes if other is not one]
-        part = max(0.0, 1.0 - sum(other.floor for other in others))
-        return cls(part, min((other.tpot_s for other in others if other.tpot_s is not None), default=inf))
+        part = max(0.0, 1.0 - sum(other.floor for other in others)) * (BEYOND_PART if beyond else 1.0)
+        slow = [other.tpot_s for other in (*others, one) if other.tpot_s is not None and (beyond or other is not one)]
+        return cls(part, min(slow, default=inf))
 
 
 class AheadOnWorkers(Protocol):
@@ -53,17 +60,21 @@ class Room:
         classes = tuple(classes)
         self._loads = loads
         self._headroom_s = headroom_s
-        self._limits: Mapping[str, LeftByOthers] = {one.name: LeftByOthers.of(one, classes) for one in classes}
+        self._limits: Mapping[ClassPart, LeftByOthers] = {
+            (one.name, beyond): LeftByOthers.of(one, classes, beyond=beyond)
+            for one in classes
+            for beyond in (False, True)
+        }
 
-    def has(self, one: RequestClass, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
-        """Return whether the worker may take a request of the class now."""
-        return not self.missing_s(one, self._loads.ahead(candidate, now_s), candidate, uncached_tokens)
+    def has(self, part: ClassPart, candidate: Candidate, uncached_tokens: int, now_s: float) -> bool:
+        """Return whether the worker may take a request now."""
+        return not self.missing_s(part, self._loads.ahead(candidate, now_s), candidate, uncached_tokens)
 
-    def missing_s(self, one: RequestClass, ahead: AheadOfRequest, candidate: Candidate, uncached_tokens: int) -> float:
+    def missing_s(self, part: ClassPart, ahead: AheadOfRequest, candidate: Candidate, uncached_tokens: int) -> float:
         """Return for how long the worker has no room as far as its prefills show; infinite if something else lacks."""
         if not ahead.requests:
             return 0.0
-        limits = self._limits[one.name]
+        limits = self._limits[part]
         capacity_tokens = candidate.capacity_tokens * limits.part
         if capacity_tokens and ahead.held_tokens + uncached_tokens > capacity_tokens:
             return inf
@@ -72,13 +83,13 @@ class Room:
         return max(0.0, ahead.work_s - self._headroom_s * limits.part)
 
     def open(
-        self, one: RequestClass, candidates: Iterable[Candidate], now_s: float
+        self, part: ClassPart, candidates: Iterable[Candidate], now_s: float
     ) -> tuple[dict[WorkerId, None], float]:
-        """Return the workers with room for a short prompt of the class, and when the next one may have some."""
+        """Return the workers with room for a short prompt, and when the next one may have some."""
         found: dict[WorkerId, None] = {}
         wait_s = inf
         for candidate in candidates:
-            missing_s = self.missing_s(one, self._loads.ahead(candidate, now_s), candidate, 1)
+            missing_s = self.missing_s(part, self._loads.ahead(candidate, now_s), candidate, 1)
             if missing_s:
                 wait_s = min(wait_s, missing_s)
             else:

@@ -99,8 +99,8 @@ class ShadowAdmission(Admission[int]):
             self._worker = one.ticket.candidate
 
     def _fits(self, one: Sent[int], now_s: float) -> bool:
-        ticket = one.ticket
-        return self._room.has(one.claim.of, ticket.candidate, ticket.reservation.uncached_tokens, now_s)
+        ticket, part = one.ticket, one.queue.part(one.claim, now_s)
+        return self._room.has(part, ticket.candidate, ticket.reservation.uncached_tokens, now_s)
 
     def _takes_place(self, one: Sent[int], now_s: float) -> bool:
         found = [(one.ticket.candidate, one.ticket.reservation.uncached_tokens)]
@@ -111,6 +111,8 @@ class ShadowAdmission(Admission[int]):
         self.counts[victim.claim.of.name, "gives_way"] += 1
         self._without.leave_out(victim.ticket)
         if not victim.begun:
+            del self._running[victim.item]
+            victim.queue.settle(victim.claim, victim.cost.seconds, 0.0)
             victim.queue.take_back(victim.place(), victim.cost.seconds, now_s)
             self._waits_in[victim.item] = victim.queue
         return True

@@ -44,11 +44,16 @@ class ClassShadow(Feature):
 
 
 class ShadowLayer(Layer):
-    __slots__ = ("_feature", "_request")
+    __slots__ = ("_feature", "_first", "_request")
 
     def __init__(self, feature: ClassShadow, request: LayeredRequest) -> None:
         self._feature = feature
         self._request = request
+        self._first: Ticket | None = None
+
+    def response_lines(self, ticket: Ticket | None) -> bytes:
+        self._first = self._first or ticket
+        return b""
 
     def decided(self, placed: Ticket | Queued | Held | RequestError, now_s: float, took_s: float) -> None:
         """Judge the first placement; a retry has had its turn."""
@@ -59,4 +64,4 @@ class ShadowLayer(Layer):
         self._feature.admission.judge(placed, request.claim, now_s)
 
     def ended(self, end: RequestEnd) -> None:
-        self._feature.levels.ended(self._request, end)
+        self._feature.levels.ended(self._request, end, self._first)

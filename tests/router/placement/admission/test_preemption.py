@@ -29,9 +29,9 @@ def full(make_admission):
 def test_a_sent_request_gives_way_keeps_its_place_and_is_charged_once(full, monkeypatch):
     rig, charged_s = full(), []
     queue, gone = rig.admission.queue("m"), rig.tickets["first"]
-    charge, settle = queue.charge, queue.settle
+    charge, settle = queue.charge, queue._settle
     monkeypatch.setattr(queue, "charge", lambda *args: (charged_s.append(args[1]), charge(*args)))
-    monkeypatch.setattr(queue, "settle", lambda *args: (charged_s.append(args[1]), settle(*args)))
+    monkeypatch.setattr(queue, "_settle", lambda *args: (charged_s.append(args[1]), settle(*args)))
     rig.now_s = 0.1
     assert isinstance(rig.ask("later", Claim(BATCH), LONG), Waits)
     rig.ask("chat", Claim(CHAT), LONG)
