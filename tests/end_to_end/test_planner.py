@@ -32,7 +32,7 @@ def served(start_shared, tmp_path_factory, request):
 
 def planner(system, *words):
     command = [sys.executable, "-m", "warmroute", "planner", *words, "--url", system.running.admin_url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_traffic_of_all_processes_is_planned_for(served):
@@ -49,13 +49,13 @@ def test_the_traffic_of_all_processes_is_planned_for(served):
     assert "60 calls in" in shown and "Take 1 workers." in shown and "Not known: the profile of" in shown
 
 
-def test_one_plan_at_a_time_with_the_lowest_priority_beside_traffic(served):
+def test_one_plan_at_a_time_with_a_low_priority_beside_traffic(served):
     first = served.admin.post("/admin/v1/planner", json=ENOUGH)
     second = served.admin.post("/admin/v1/planner", json=ENOUGH)
     assert (first.status_code, first.json()["state"], second.status_code) == (202, "running", 409)
     assert second.json()["code"] == "planner_running"
-    served.wait_for(lambda: any(one.nice() == 19 for one in psutil.process_iter(["cmdline"]) if plans(one)), 60)
-    state = served.wait_for(lambda: finished(served), 60, "the plan")
+    served.wait_for(lambda: any(one.nice() >= 10 for one in psutil.process_iter(["cmdline"]) if plans(one)), 60)
+    state = served.wait_for(lambda: finished(served), 240, "the plan")
     assert state["state"] == "done"
 
 

@@ -21,7 +21,7 @@ from router.admin.http.problems import AdminError
 from router.admin.planner.documents import PlannerDocument, PlanQuestion
 
 WALL_FACTOR = 4
-"""Time of a run over its CPU time: with the lowest priority it waits for others."""
+"""Time of a run over its CPU time: with its low priority it waits for others."""
 _SHOWN = 500
 _VERDICTS = range(3)
 """Exit codes of `warmroute plan` with a plan; 3 is wrong input."""

@@ -444,6 +444,7 @@ async def test_what_hurts_comes_first_on_every_panel(opened, system):
     await visible(page.get_by_role("cell", name="0.31"))
 
 
+@pytest.mark.slow
 async def test_a_plan_is_asked_for_and_shown(opened, system, tmp_path):
     page = await opened("planner")
     await expect(page.get_by_role("alert")).to_contain_text("set decision_log.path", timeout=WAIT_MS)
@@ -459,7 +460,7 @@ async def test_a_plan_is_asked_for_and_shown(opened, system, tmp_path):
     await page.get_by_label("Profile of a worker").fill("llama-3.1-8b-a100")
     await page.get_by_role("button", name="Plan for the last hour").click()
     await visible(page.get_by_text("A plan is being made"))
-    await expect(page.get_by_role("heading", name="Take 1 workers")).to_be_visible(timeout=60_000)
+    await expect(page.get_by_role("heading", name="Take 1 workers")).to_be_visible(timeout=120_000)
     await expect(page.get_by_role("region", name="Fleets").locator("tbody tr")).to_have_count(2, timeout=WAIT_MS)
     await visible(page.get_by_text("workers do not say which GPU they have"))
 

@@ -39,6 +39,7 @@ async def test_a_log_without_traffic_in_the_last_hour_is_no_log(client, problem,
     assert "nothing was written" in problem(await client.post("/admin/v1/planner", json=QUESTION), 409)[1]
 
 
+@pytest.mark.slow
 async def test_a_plan_is_made_beside_the_loop_and_kept_with_its_age(client, system, problem, log):
     system.join("http://gpu:1")
     assert (await client.get("/admin/v1/planner")).json()["state"] == "none"
