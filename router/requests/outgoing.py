@@ -50,6 +50,10 @@ class AnswerFilter:
             self._edge, self._within = shown[-1][-3:], True
         return b"".join(shown)
 
+    def quick(self, content: bytes) -> bytes | None:
+        """Return what passes of a read that has one usual event; None for any other, which must be fed."""
+        return None
+
     def of_body(self) -> AnswerFilter | None:
         """Return the filter for an answer that is no stream; None to pass it on."""
         return None

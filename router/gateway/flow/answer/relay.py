@@ -19,7 +19,7 @@ from router.gateway.http.upstream.headers import (
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.requests.answers.error_format import body_event, error_event
 from router.requests.answers.usage import TAIL_BYTES, trim
-from router.requests.outgoing import EVENT_END, AnswerFilter
+from router.requests.outgoing import AnswerFilter
 from router.requests.request_head import RequestHead
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
@@ -68,8 +68,12 @@ def _first_events(pieces: Iterable[bytes]) -> int:
     Events that only give the role have no token. Some engines give it beside the first text.
     """
     data = b"".join(pieces)
-    events = EVENT_END.split(data) if b'"role":' in data else ()
-    return _events(data) - sum(b'"role":' in event and _CONTENT.search(event) is None for event in events)
+    events, at = _events(data), data.find(b'"role":')
+    while at >= 0:
+        begin, end = max(0, data.rfind(b"data: ", 0, at)), data.find(b"\ndata: ", at)
+        events -= _CONTENT.search(data, begin, end if end >= 0 else len(data)) is None
+        at = data.find(b'"role":', end) if end >= 0 else -1
+    return events
 
 
 class Relay:
@@ -267,12 +271,23 @@ class Relay:
 
     def reframe(self, data: bytes) -> None:
         """Write the content of one read as a chunk of its own, without the worker's framing."""
-        now_s = self._time()
-        self._gaps.append(now_s - self.last_read_s)
+        gaps, now_s = self._gaps, self._time()
+        gaps.append(now_s - self.last_read_s)
         self.last_read_s = now_s
-        self.events += _events(data)
-        self._send_pieces()
-        if len(self._gaps) == BATCH_READS:
+        pieces, answer_filter = self.connection.pieces, self.answer_filter  # type: ignore[union-attr]
+        passed = answer_filter.quick(pieces[0]) if answer_filter is not None and len(pieces) == 1 else None
+        if passed is None:
+            self.events += _events(data)
+            self._send_pieces()
+        else:  # one event, as nearly always
+            pieces.clear()
+            self.events += 1
+            if passed:
+                self._tail = passed
+                framed = b"%x\r\n%s\r\n" % (len(passed), passed) if self._chunks else passed
+                self._write(framed)
+                self.response_bytes += len(framed)
+        if len(gaps) == BATCH_READS:
             self.flush()
 
     def rewrite(self, data: bytes) -> None:

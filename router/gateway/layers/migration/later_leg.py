@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -44,7 +44,6 @@ class LaterLeg(LegFilter):
     the usage is that of the whole answer, and the role comes once.
     """
 
-    quick: ClassVar[bool] = False
     __slots__ = (
         "_before_text", "_before_tokens", "_events", "_first_tokens", "_given_tokens", "_ids", "_plausible",
         "_reasoning_tokens",
@@ -75,6 +74,9 @@ class LaterLeg(LegFilter):
     def own_tokens(self) -> int | None:
         """How many tokens this leg has added; None if that is not known."""
         return len(self.stream.output) - self._before_tokens if self.stream.lost is None else None
+
+    def quick(self, content: bytes) -> bytes | None:
+        return None
 
     def _noted(self, event: bytes) -> bytes:
         try:

@@ -25,8 +25,6 @@ class LegFilter(ChainedFilter):
     error event and the finish reason ``abort`` are held back while the answer `may_go_on` elsewhere.
     """
 
-    quick: ClassVar[bool] = True
-    """Events of one token need no more than `TrackedStream.note_token`."""
     held_bytes: ClassVar[int] = 16_777_216  # the first event has all ids of the prompt
     __slots__ = ("_done", "_held", "_may_go_on", "holds", "stream")
 
@@ -42,13 +40,11 @@ class LegFilter(ChainedFilter):
         self._held: list[bytes] = []
         self._done = False
 
-    def feed(self, content: bytes) -> bytes:
-        quick = self.quick and not (self._pending or self._held or self.broken)
-        if quick and content.find(b"\n\n") == len(content) - 2:
-            passed = self.stream.note_token(content)
-            if passed is not None:
-                return passed if self.inner is None else self.inner.feed(passed)
-        return ChainedFilter.feed(self, content)
+    def quick(self, content: bytes) -> bytes | None:
+        if self._pending or self._held or self.broken:
+            return None
+        passed = self.stream.note_token(content)
+        return passed if passed is None or self.inner is None else self.inner.feed(passed)
 
     def _rest(self) -> bytes:
         pending = AnswerFilter.rest(self)

@@ -19,15 +19,15 @@ from router.tokenization.body.parsed_body import CHAT_PATH
 
 # Generated text cannot look like a member of an event, because its quotes are escaped.
 IDS: Final = re.compile(rb'"token_ids"\s*:\s*(\[([\d,\s]*)\])')
-PROMPT_IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*(\[[\d,\s]*\])')
+_PROMPT_IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*(?=\[)')
 FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"(\w+)"')
 _CONTENT: Final = re.compile(rb'"content"\s*:\s*"[^"]')
 _TEXT: Final = re.compile(rb'"text"\s*:\s*"[^"]')
 _REASONING: Final = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"[^"]')
 _TOOL_CALL: Final = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{')
-_IDS_BEGIN: Final = b'"token_ids":['
-_GOES_ON: Final = b'"finish_reason":null'
-_QUOTE: Final = ord('"')
+_PLAIN: Final = rb'(data: \{[^\n]*?"%s":")(?:[^"\\]|\\.)+("[^\n]*?"token_ids":\[)\d+(\][^\n]*\}\n\n)'
+_PLAIN_CHAT: Final = re.compile(_PLAIN % b"content")
+_PLAIN_COMPLETION: Final = re.compile(_PLAIN % b"text")
 _NULL: Final = b"null"
 _ID_LIST = json_decoder(list[int])
 _EVENT = json_decoder(TextEvent)
@@ -44,7 +44,8 @@ class TrackedStream:
     """
 
     __slots__ = (
-        "_counts", "_max_tokens", "_new_text", "_room", "_text", "_text_begin", "_whole", "asks_usage", "beginning",
+        "_compared", "_counts", "_end", "_head", "_hidden_end", "_max_tokens", "_middle", "_new_text", "_plain",
+        "_room", "_text", "_whole", "asks_usage", "beginning",
         "clean", "finished", "has_role", "hides", "inside", "lost", "output", "prompt", "reasoning_tokens",
         "shown", "text_length", "unclear",
     )  # fmt: skip
@@ -55,7 +56,10 @@ class TrackedStream:
         self._max_tokens = max_tokens
         self._counts = counts
         self._text = _CONTENT if path == CHAT_PATH else _TEXT
-        self._text_begin = b'"content":"' if path == CHAT_PATH else b'"text":"'
+        self._plain = _PLAIN_CHAT if path == CHAT_PATH else _PLAIN_COMPLETION
+        self._head = self._middle = self._end = self._hidden_end = b"\n"
+        """What `note_token` expects before the text, between text and id, and behind the id."""
+        self._compared = 0
         self._room = 0
         """How long G may get while `note_token` is used."""
         self.hides = hides
@@ -106,23 +110,36 @@ class TrackedStream:
         self.unclear, self._new_text = False, 0
 
     def note_token(self, event: bytes) -> bytes | None:
-        """Note an event with one token and its text, as nearly all are, as `note` does; None for any other event."""
-        output = self.output
-        at, text = event.find(_IDS_BEGIN), event.find(self._text_begin)
-        if at < 0 or text < 0 or event[text + len(self._text_begin)] == _QUOTE or b'"tool_calls"' in event:
+        """Note an event with one token and its text, as nearly all are, as `note` does; None for any other event.
+
+        The events of a stream are equal but for text and id. They are compared with one that `note` has had.
+        """
+        if not (event.startswith(self._head) and event.endswith(self._end)):
             return None
-        end, plain = event.find(b"]", at), self.clean == len(output) < self._room and self.inside is None
-        if not plain or event.find(_GOES_ON) < 0:
+        begin, middle, output = len(self._head), self._middle, self.output
+        at = event.find(b'"', begin)
+        if at == begin or not self.clean == len(output) < self._room or self.inside is not None:
             return None
+        if not event.startswith(middle, at):  # a quote within the text, or more than text
+            at = event.rfind(middle)
+            if at < 0 or b'"tool_calls"' in event:
+                return None
+        at += len(middle)
         try:
-            token = int(event[at + len(_IDS_BEGIN) : end])
+            token = int(event[at : -len(self._end)])
             output.append(token)
         except (ValueError, OverflowError):
             return None
         self._whole.learn(token)
         self.clean += 1
-        self.shown = True
-        return b"%b%b%b" % (event[: at + len(_IDS_BEGIN) - 1], _NULL, event[end + 1 :]) if self.hides else event
+        return event[: at - 1] + self._hidden_end if self.hides else event
+
+    def _compare_with(self, event: bytes) -> None:
+        """Let `note_token` take events that are like this one, if it has one token with text."""
+        found = None if self.finished or b'"tool_calls"' in event else self._plain.fullmatch(event)
+        if found is not None:
+            self._head, self._middle, self._end = found.groups()
+            self._hidden_end = _NULL + self._end[1:]
 
     def note(self, event: bytes) -> bytes:
         """Note an event, and return it as the client gets it: without ids, if it did not ask for them."""
@@ -132,10 +149,13 @@ class TrackedStream:
         before = len(self.output)
         if self.lost is None:
             self._keep(found[2])
-        if PROMPT_IDS.search(event) is not None:  # a completion's first event has both
-            event = self._prompt(event)
-            found = IDS.search(event)
+        shown = self._without_prompt(event)
+        if shown is not event:  # a completion's first event has both
+            event, found = shown, IDS.search(shown)
         self._seen(event, len(self.output) - before)
+        if len(self.output) > self._compared:  # ever more rarely, because some streams have no two events alike
+            self._compared = 2 * len(self.output)
+            self._compare_with(event)
         return event if not self.hides or found is None else _replaced(event, found)
 
     def _keep(self, ids: bytes) -> None:
@@ -197,27 +217,29 @@ class TrackedStream:
     def _without_ids(self, event: bytes) -> bytes:
         if b'"choices"' not in event:
             return event
-        if PROMPT_IDS.search(event) is not None:
-            return self._prompt(event)
+        event = self._without_prompt(event)
         self._seen(event, 0)
         return event
 
-    def _prompt(self, event: bytes) -> bytes:
+    def _without_prompt(self, event: bytes) -> bytes:
         """Keep the ids of the prompt, which come once, with the first event."""
-        found = PROMPT_IDS.search(event)
-        assert found is not None
-        shown = _replaced(event, found) if self.hides else event
+        found = _PROMPT_IDS.search(event)
+        begin = 0 if found is None else found.end()
+        end = event.find(b"]", begin) + 1 if begin else 0
+        if not end:
+            return event
+        hidden = b"%b%b%b" % (event[:begin], _NULL, event[end:])
         if self.prompt is None and self.lost is None:
-            self.beginning = b"data: %b\n\n" % msgspec.json.encode(shared_members(_replaced(event, found)))
+            self.beginning = b"data: %b\n\n" % msgspec.json.encode(shared_members(hidden))
             try:
-                self.prompt = array("I", _ID_LIST.decode(found[1]))
+                self.prompt = array("I", _ID_LIST.decode(event[begin:end]))
             except (ValueError, OverflowError, msgspec.DecodeError):
                 self.lose(Ineligible.NO_IDS)
             if self.prompt is not None and len(self.prompt) > self._max_tokens:
                 self.lose(Ineligible.LENGTH)
             elif self.prompt is not None and not self._counts:
                 self._room = self._max_tokens - len(self.prompt)
-        return shown
+        return hidden if self.hides else event
 
     def lose(self, why: Ineligible) -> None:
         self.lost = self.lost or why

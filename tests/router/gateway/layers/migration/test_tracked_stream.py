@@ -155,6 +155,39 @@ def test_a_completion_gives_its_prompt_with_its_first_text():
     assert b'"prompt_token_ids":null,"token_ids":null' in shown[0]
 
 
+USUAL = [delta([token], content="b") for token in range(10, 14)]
+ODD = [
+    delta([4], content=""),
+    delta([4, 5], content="b"),
+    delta([], content="b"),
+    delta([4], content="b", tool_calls=[{"index": 0}]),
+    delta([4], content="b", reasoning="c"),
+    delta([4], "stop", content="b"),
+    delta([4], content='"}', refusal=None),
+    delta([4], content='say "x"\\'),
+    data({"id": "a", "choices": [], "usage": {"completion_tokens": 1}}),
+    USUAL[0] + USUAL[1],
+    USUAL[0].replace(b"10", b"99999999999"),
+    USUAL[0].replace(b"10", b"x"),
+    USUAL[0][:-1],
+]
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("odd", ODD)
+def test_usual_events_are_noted_quickly_and_alike(odd, hides):
+    """A stream that is asked for the quick way first is as one that is not."""
+    streams = [TrackedStream(CHAT, 1_000, WholeTokens(), hides=hides) for _ in range(2)]
+    legs, passed = [LegFilter(stream, None, lambda: True, holds=False) for stream in streams], []
+    for event in (role(), *USUAL, odd, *USUAL):
+        quick = legs[0].quick(event)
+        passed.append(quick is not None)
+        assert (legs[0].feed(event) if quick is None else quick) == legs[1].feed(event)
+    assert sum(passed[2:5]) == 3
+    names = ("clean", "output", "prompt", "inside", "lost", "finished", "unclear")
+    assert [getattr(streams[0], name) for name in names] == [getattr(streams[1], name) for name in names]
+
+
 class Upper(AnswerFilter):
     def _suspicious(self, content):
         return True
