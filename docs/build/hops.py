@@ -18,7 +18,7 @@ HOPS = {
     "a worker is chosen": {"queue", "decided"},
     "an attempt begins": {"attempted"},
     "the request is written to the worker": {"outgoing", "worker_lines", "takes_back"},
-    "the answer begins": {"response_lines"},
+    "the answer begins": {"response_lines", "seam_comment"},
     "bytes are relayed": {"carried", "begun"},
     "the worker dies": {"resumption"},
     "the answer is complete": {"answered"},

@@ -23,6 +23,8 @@ def sentences(document: bytes) -> Iterator[str]:
         yield _turn(explained.admission)
     if explained.handover is not None:
         yield _handed_over(explained.handover)
+    if explained.migration is not None:
+        yield _goes_on(explained.migration.reason)
     served = explained.choice is not None
     for index, other in enumerate(explained.passed_over):
         which = "The fallback" if index or not served else "The model"
@@ -46,6 +48,14 @@ def sentences(document: bytes) -> Iterator[str]:
         yield ""
         yield f"Not considered for {other.model}:"
         yield from _excluded(other.excluded)
+
+
+def _goes_on(reason: str | None) -> str:
+    if reason is None:
+        return "If its worker dies, the answer goes on at another one."
+    if reason == "whole_answer":
+        return "If its worker dies, another one is asked: the answer is no stream."
+    return f"If its worker dies after its first token, the stream ends with an error: {reason}."
 
 
 def _excluded(reasons: Mapping[str, str]) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Assembly:
         )
         self.services = self._services(context)
         self.preview = Preview(
-            self.identifier, self.callers, self.keys, self.services.request_ids, loop.time, self.classes
+            self.identifier, self.callers, self.keys, self.services.request_ids, loop.time, self.classes, self.features
         )
 
     def _pools(self, context: GatewayContext, tls: Callable[[Endpoint], ssl.SSLContext | None]) -> ConnectionPool:

@@ -111,7 +111,8 @@ _TABLE = {
     "histogram wait migration_gap_seconds": "Time between the last bytes of a worker that died and the next text, of "
     "another worker.",
     "counter migration_requests{reason}": "Streams of routes with migration by whether they can go on at another "
-    "worker: tracked, or why not.",
+    "worker: tracked, or why not. A tracked stream counts once more if its worker refuses the question for ids "
+    "(refused_ids), or if it ends without ids (no_ids) or without a known place to go on from (seam).",
     "counter retry_budget_exhausted": "Retries that the retry budget did not allow.",
     "counter worker_deaths{outcome}": "Workers that died while requests waited there for their first token. Outcome "
     "blamed: these requests count as suspects; ambiguous: more than four different requests waited, so none does. "

@@ -127,6 +127,10 @@ class Layer:
         """Return header lines, each with its CRLF, for the client. `ticket` is the placement that answers, if any."""
         return b""
 
+    def seam_comment(self, ticket: Ticket) -> bytes:
+        """Return SSE comments for the client, whose answer goes on with `ticket`."""
+        return b""
+
     def carried(self, tunnel_bytes: int, now_s: float) -> bool:
         """Note how many bytes a tunnel has carried, after every few thousand. Return whether the tunnel has to end."""
         return False
@@ -228,6 +232,10 @@ class RewriteFeature(Feature):
         """Return what the feature does with a request whose body was read; None if that does not concern it."""
         raise NotImplementedError
 
+    def previewed(self, incoming: LayeredRequest, body: bytes, request: Request) -> Mapping[str, Any]:
+        """Return what the feature would do with a request that is explained and not sent, under the feature's name."""
+        return {}
+
 
 class QueueFeature(Feature):
     """A feature that limits how many requests of a kind are on workers at once."""
@@ -257,6 +265,10 @@ class Features:
         """Note which features change the request's body, which was read."""
         found = [feature.rewrite(request, parsed) for feature in self._rewrites]
         request.rewrites = [rewrite for rewrite in found if rewrite is not None]
+
+    def previewed(self, incoming: LayeredRequest, body: bytes, request: Request) -> dict[str, Any]:
+        parts = [feature.previewed(incoming, body, request) for feature in self._rewrites]
+        return {name: each for part in parts for name, each in part.items()}
 
     def queue(self, request: Request) -> LimitedQueue | None:
         """Return the queue with a limit that the request belongs to; most requests have none."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from router.errors import ErrorKind, RequestError
 from router.placement.request import Request
 from router.requests.identify.stage import IdentifyStage
 from router.requests.incoming import IncomingRequest
+from router.requests.layer import Features
 from router.requests.ordered_queue import OrderedQueue
 from router.requests.request_head import RequestHead
 from router.requests.request_ids import RequestIds
@@ -20,13 +22,15 @@ from router.security.keys import ApiKeys
 class PreviewedRequest:
     """A request that was not dispatched, and its body as a worker would get it.
 
-    `turn` is its turn in its class, None without classes. `fallbacks` yields it once for each fallback of its model.
+    `turn` is its turn in its class, None without classes. `features` says what features would do. `fallbacks` yields it
+    once for each fallback of its model.
     """
 
     request: Request
     fallbacks: Iterator[Request]
     body: bytes
     turn: Mapping[str, object] | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Preview:
     request_ids: RequestIds
     time: Callable[[], float]
     classes: OrderedQueue | None = None
+    features: Features | None = None
 
     async def request(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -56,7 +61,8 @@ class Preview:
         incoming = IncomingRequest(head, body, route, self.request_ids.of(head), caller, self.time())
         request = await self.identifier.preview(incoming)
         turn = None if self.classes is None else self.classes.explained(incoming, request)
-        return PreviewedRequest(request, self.identifier.models.instead(incoming, request), incoming.body, turn)
+        would = {} if self.features is None else self.features.previewed(incoming, incoming.body, request)
+        return PreviewedRequest(request, self.identifier.models.instead(incoming, request), incoming.body, turn, would)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

@@ -54,6 +54,20 @@ class HandoverLegDocument(Shape):
     with_worker: str
 
 
+class SeamDocument(Shape):
+    """Where the answer of `from_worker` ends, and `to_worker` goes on with it; null if no worker did.
+
+    `trigger` and `outcome` are those of `warmroute_migrations_total`; a seam is pending until text of `to_worker`
+    reaches the client. `kept_tokens` of the answer stay.
+    """
+
+    trigger: str
+    from_worker: str
+    to_worker: str | None
+    kept_tokens: int
+    outcome: str
+
+
 class DecisionDocument(Shape):
     """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
 
@@ -64,7 +78,8 @@ class DecisionDocument(Shape):
     have all `candidates`, up to 32,768 in all, and the others only the chosen one; so have those that are older than
     the candidates in memory (`decisions_kept`). `cursor` is the place of the decision in the log: a page with it starts
     at the decision before. `worker_name` is the worker's name now, if it has one. `handover` is null unless the attempt
-    is a part of a KV handover.
+    is a part of a KV handover. `migration` is tracked if the answer can go on at another worker, or the reason why it
+    cannot; null on routes without migration. `seams` are its beginning and its end where another worker has the rest.
     """
 
     cursor: str
@@ -91,6 +106,8 @@ class DecisionDocument(Shape):
     worker_name: str | None = None
     process: int = 0
     handover: HandoverLegDocument | None = None
+    migration: str | None = None
+    seams: list[SeamDocument] = msgspec.field(default_factory=list)
 
 
 class Decisions(Shape):

@@ -126,6 +126,18 @@ class AdmissionExplanation(Shape):
     reason: str
 
 
+class MigrationExplanation(Shape):
+    """Whether the answer could go on at another worker after the death of its own.
+
+    `reason` says why not: one of `warmroute_migration_requests_total`, or whole_answer without a stream, which is
+    retried; null if it can. It may go on `limit` times, and leaves a worker that has drained for `drain_after_s`.
+    """
+
+    reason: str | None
+    limit: int
+    drain_after_s: float | None
+
+
 class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
@@ -136,7 +148,7 @@ class ExplanationDocument(Shape):
     `policy` is the name in `policies`, or the rule of `policy`. `choice_name` is the name of the chosen worker, if it
     has one. `passed_over` are the other models that were tried, in order, of the request's model and its fallbacks.
     If a fallback would serve, `model` is the fallback. `handover` is null without `handover.connector`, and
-    `admission` without `classes`.
+    `admission` without `classes`, and `migration` where the route has none.
     """
 
     request_id: str
@@ -157,6 +169,7 @@ class ExplanationDocument(Shape):
     passed_over: list[PassedOverModel] = msgspec.field(default_factory=list)
     handover: HandoverExplanation | None = None
     admission: AdmissionExplanation | None = None
+    migration: MigrationExplanation | None = None
 
 
 @operation(
@@ -185,6 +198,8 @@ async def explain(call: Call) -> Answer:
         document.handover = _handover(call.process, previewed, headers, now_s)
     if previewed.turn is not None:
         document.admission = msgspec.convert(previewed.turn, AdmissionExplanation)
+    if (migration := previewed.features.get("migration")) is not None:
+        document.migration = msgspec.convert(migration, MigrationExplanation)
     return Answer(document)
 
 

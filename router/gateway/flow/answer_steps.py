@@ -33,6 +33,8 @@ def respond(services: GatewayServices, outbound: OutboundRequest, attempt: Attem
     if plan is not None:
         plan.opened(ticket, now_s)
     services.edges.opened(outbound, attempt, now_s)
+    if outbound.begun:
+        relay.annotate(b"".join([layer.seam_comment(ticket) for layer in outbound.layers]))
     outbound.begun = True
     if outbound.route.stores:
         response_id = stored_response_id(connection.pieces)

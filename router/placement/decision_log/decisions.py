@@ -43,6 +43,20 @@ class HandoverLeg(NamedTuple):
         return {"leg": self.part, "plan": self.plan, "with_worker": self.worker}
 
 
+class Seam(msgspec.Struct):
+    """Where one worker's answer ends, and another worker's goes on. The records of both attempts have it.
+
+    `trigger` is what ended the first, and `kept_tokens` of its answer stay. `outcome` is "pending" until text of the
+    other worker reaches the client, then "resumed", or else "failed", "left" or why the answer could not go on.
+    """
+
+    trigger: str
+    from_worker: WorkerId
+    kept_tokens: int
+    to_worker: WorkerId | None = None
+    outcome: str = "pending"
+
+
 UNDECIDED = Decision((), "")
 
 
@@ -54,7 +68,8 @@ class DecisionRecord(msgspec.Struct):
     `counted` says whether the prompt's tokens were counted and not estimated. `outcome` is "running" until the attempt
     ends, then "finished", "failed: ..." or "cancelled". `residency` says how far `predicted_cached_tokens` could be
     trusted. `difference` explains why the response reported another number. `by_policy` is False if the policy had no
-    choice: the trial of a worker that has failed, or a part of a KV handover. `leg` is set for the latter.
+    choice: the trial of a worker that has failed, or a part of a KV handover. `leg` is set for the latter. `migration`
+    says whether the answer can go on elsewhere: "tracked", or why not; None where no feature tracks it.
     """
 
     at_s: float
@@ -79,6 +94,8 @@ class DecisionRecord(msgspec.Struct):
     outcome: str = "running"
     by_policy: bool = True
     leg: HandoverLeg | None = None
+    migration: str | None = None
+    seams: tuple[Seam, ...] = ()
 
     @property
     def place(self) -> tuple[float, int]:
@@ -93,6 +110,10 @@ class DecisionRecord(msgspec.Struct):
         self.residency = worker.residency
         self.predicted_cached_tokens = predicted
         self.candidates, self.trial, self.found = (), None, None
+
+    def add_seam(self, seam: Seam) -> None:
+        if seam not in self.seams:
+            self.seams += (seam,)
 
     def close(self, outcome: str, now_s: float) -> None:
         self.outcome = outcome
@@ -141,6 +162,8 @@ class DecisionRecord(msgspec.Struct):
             "duration_s": self.duration_s,
             "outcome": self.outcome,
             "handover": None if self.leg is None else self.leg.to_builtins(),
+            "migration": self.migration,
+            "seams": [msgspec.to_builtins(seam) for seam in self.seams],
             "candidates": candidates,
         }
 

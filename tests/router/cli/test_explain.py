@@ -94,6 +94,20 @@ async def test_the_raw_document_is_printed_as_json(gateway, explain):
     assert set(document["candidates"][0]["terms"]) <= set(document["terms"])
 
 
+async def test_what_a_death_would_do_is_one_sentence(gateway, explain):
+    routes = [{"name": "default", "layers": {"migration": {}}}]
+    said = []
+    async with gateway(1, routes=routes) as gate:
+        for more in ({"stream": True}, {"stream": True, "stop": ["x"]}, {}):
+            _, out, _ = await explain({"model": gate.model, **BODY, **more}, "--url", gate.url)
+            said.append(out.splitlines()[1])
+    assert said == [
+        "If its worker dies, the answer goes on at another one.",
+        "If its worker dies after its first token, the stream ends with an error: stop.",
+        "If its worker dies, another one is asked: the answer is no stream.",
+    ]
+
+
 async def test_an_excluded_worker_is_named_and_without_any_the_request_would_queue(gateway, explain):
     async with gateway(2) as gate:
         body, (drained, other) = {"model": gate.model, **BODY}, gate.system.fleet.endpoints

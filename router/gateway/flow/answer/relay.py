@@ -190,6 +190,11 @@ class Relay:
         elif self._between_events():
             self._send_own(self._framed(QUIET))
 
+    def annotate(self, comment: bytes) -> None:
+        """Write an SSE comment, if any, before the rest of a suspended answer."""
+        if comment and self.out is ResponseProgress.COMMENTS:
+            self._send_own(self._framed(comment))
+
     def _between_events(self) -> bool:
         """Return whether a comment of the gateway's own can follow the bytes of the worker's stream so far."""
         connection = self.connection

@@ -10,6 +10,8 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.layers.migration.request_fields import MessageContent, TrackedFields
+from router.requests.request_head import RequestHead
+from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED
 from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, as_bool, as_int
 
 _GUIDING: Final = (
@@ -70,14 +72,34 @@ class Ineligible(StrEnum):
 
 ON_ARRIVAL: Final = tuple(list(Ineligible)[: list(Ineligible).index(Ineligible.LENGTH) + 1])
 """The reasons that are known when the request arrives."""
+LATER: Final = (Ineligible.REFUSED_IDS, Ineligible.NO_IDS, Ineligible.SEAM)
+"""The reasons that streams with the question for ids may turn out to have."""
 
 
 def fields_of(body: bytes) -> TrackedFields | None:
-    """Return the fields of a body; None if it is no JSON object."""
+    """Return the fields of a body; None if it is no JSON object, or too large to be read again."""
+    if len(body) > MAX_SEARCHED_BYTES:
+        return None
     try:
         return _FIELDS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def refusal_on_arrival(
+    head: RequestHead, fields: TrackedFields | None, prompt_tokens: int, max_tokens: int
+) -> Ineligible | None:
+    """Return why the stream of a request cannot be continued; None if it can. `fields` are None if the body has none.
+
+    Ids are kept up to `max_tokens`.
+    """
+    if head.fields.get(b"x-warmroute-migrate") == b"off":
+        return Ineligible.OPTED_OUT
+    if not VOUCHED.isdisjoint(head.fields):
+        return Ineligible.SIGNED
+    if fields is None:
+        return Ineligible.BODY
+    return Ineligible.LENGTH if prompt_tokens >= max_tokens else refusal(head.path, fields)
 
 
 def refusal(path: str, fields: TrackedFields) -> Ineligible | None:

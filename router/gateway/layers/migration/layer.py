@@ -12,7 +12,7 @@ from router.config.model import RouteConfig
 from router.gateway.flow.resuming import DRAIN
 from router.gateway.layers.migration.continuation_body import ContinuationBody
 from router.gateway.layers.migration.drains import Drains, MovableRequest
-from router.gateway.layers.migration.eligibility import ON_ARRIVAL, Ineligible, fields_of, refusal
+from router.gateway.layers.migration.eligibility import LATER, ON_ARRIVAL, Ineligible, fields_of, refusal_on_arrival
 from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.request_fields import TrackedFields
@@ -28,14 +28,15 @@ from router.gateway.layers.migration.settings import MigrationSettings
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.gateway.layers.migration.whole_tokens import WholeTokens
 from router.metrics.instruments import Reading
+from router.placement.decision_log.decisions import Seam
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState
-from router.placement.request import Request
+from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 from router.requests.layer import LayeredAttempt, LayeredRequest, Rewrite, RewriteFeature, settings_by_route
 from router.requests.metrics import GatewayMetrics
 from router.requests.outgoing import OutgoingBody
-from router.requests.rewrites.json_splice import MAX_SEARCHED_BYTES, VOUCHED, appended, spliced
+from router.requests.rewrites.json_splice import appended, spliced
 from router.tokenization.body.parsed_body import CHAT_PATH, COMPLETIONS_PATH, ParsedBody, as_bool
 
 _MOST_MODELS: Final = 64
@@ -44,6 +45,8 @@ _ONCE: Final = (Ineligible.OPTED_OUT, Ineligible.SIGNED, Ineligible.SEVERAL_ANSW
 AGAIN_BYTES: Final = 65_536
 """Larger bodies are not kept for an answer that may have to begin again."""
 TRACKED: Final = "tracked"
+WHOLE_ANSWER: Final = "whole_answer"
+"""What a preview says of requests without a stream, which are retried."""
 
 
 class Migration(RewriteFeature):
@@ -68,7 +71,7 @@ class Migration(RewriteFeature):
         self.permits = Permits(loop, lambda: self._prefills_per_worker * fleet.serving)
         self.drains = Drains(fleet, loop, running, self.permits, self._drain_after_s)
         self._whole: dict[str | None, WholeTokens] = {}
-        self.counts = dict.fromkeys((TRACKED, *ON_ARRIVAL), 0)
+        self.counts = dict.fromkeys((TRACKED, *ON_ARRIVAL, *LATER), 0)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> bool:
         wanted = settings_by_route(routes, self.name, self.settings)
@@ -82,6 +85,15 @@ class Migration(RewriteFeature):
 
     def rewrite(self, request: LayeredRequest, parsed: ParsedBody) -> Rewrite | None:
         return MigrationRewrite(self, request) if parsed.stream else None
+
+    def previewed(self, incoming: LayeredRequest, body: bytes, request: Request) -> Mapping[str, Any]:
+        settings = self._by_route.get(request.route)
+        if settings is None:
+            return {}
+        why: str | None = WHOLE_ANSWER
+        if request.stream:
+            why = refusal_on_arrival(incoming.head, fields_of(body), request.prompt_tokens, settings.max_tokens)
+        return {"migration": {"reason": why, "limit": settings.limit, "drain_after_s": settings.drain_after_s}}
 
     def of(self, route: str) -> MigrationSettings | None:
         return self._by_route.get(route)
@@ -149,27 +161,19 @@ class MigrationRewrite(Rewrite):
         self._leg = self._stream = self._again = None
         if settings is None:
             return made
-        fields = fields_of(made.body) if len(made.body) <= MAX_SEARCHED_BYTES else None
-        why = self._refusal(made.body, fields, ticket)
+        fields = fields_of(made.body)
+        why = refusal_on_arrival(self._request.head, fields, ticket.request.prompt_tokens, settings.max_tokens)
+        if why is None and self._refused_ids:
+            why = Ineligible.REFUSED_IDS
         if why is not None or fields is None:
             self._count(why or Ineligible.BODY)
+            ticket.record.migration = str(why or Ineligible.BODY)
             begins_again = why not in _ONCE and self._request.head.path == CHAT_PATH
             self._again = made if begins_again and len(made.body) <= AGAIN_BYTES else None
             return made
         self._count(TRACKED)
+        ticket.record.migration = TRACKED
         return self._asking(made, fields, settings, ticket)
-
-    def _refusal(self, body: bytes, fields: TrackedFields | None, ticket: Ticket) -> Ineligible | None:
-        head, settings = self._request.head, self._settings
-        if head.fields.get(b"x-warmroute-migrate") == b"off":
-            return Ineligible.OPTED_OUT
-        if not VOUCHED.isdisjoint(head.fields):
-            return Ineligible.SIGNED
-        if fields is None:
-            return Ineligible.BODY
-        if settings is not None and ticket.request.prompt_tokens >= settings.max_tokens:
-            return Ineligible.LENGTH
-        return refusal(head.path, fields) or (Ineligible.REFUSED_IDS if self._refused_ids else None)
 
     def _asking(
         self, made: OutgoingBody, fields: TrackedFields, settings: MigrationSettings, ticket: Ticket
@@ -203,6 +207,7 @@ class MigrationRewrite(Rewrite):
             return False
         self._leg = self._body = self._stream = None
         self._refused_ids = True
+        self._feature.counts[Ineligible.REFUSED_IDS] += 1
         return True
 
     @property
@@ -213,6 +218,13 @@ class MigrationRewrite(Rewrite):
 
     def begun(self) -> None:
         self._again = None
+
+    def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
+        answer, stream = attempt.response, self._stream
+        lost = stream.refusal if stream is not None and answer is not None and answer.events else None
+        if lost is not None and lost in LATER:
+            self._feature.counts[lost] += 1
+            attempt.ticket.record.migration = str(lost)
 
     # after a death
 
@@ -233,17 +245,21 @@ class MigrationRewrite(Rewrite):
     def resumption(self, attempt: LayeredAttempt, trigger: str, read_s: float, preamble: bytes) -> LegAfterDeath | None:
         ended, request, dies = attempt.answer_filter, attempt.ticket.request, trigger != DRAIN
         tracked, moves = isinstance(ended, LegFilter), self._settings is not None
-        death = Death(attempt.ticket.candidate.endpoint.id, (ended.broken if ended else "") or trigger, read_s)
+        candidate, record, kept = attempt.ticket.candidate, attempt.ticket.record, self._stream
+        seam = Seam((ended.broken if ended else "") or trigger, candidate.id, kept.clean if tracked and kept else 0)
+        death = Death(candidate.endpoint.id, record, seam, read_s)
         why = self._why_not(dies=dies) if tracked else self._why_not_again(preamble, dies=dies)
         if moves and why is None and self._feature.pool_lost(death.lost, request.model):
             why = Ineligible.POOL_LOST
         if why is not None or not moves:
             if tracked and dies:
-                self._feature.metrics.migrations.add(1.0, (death.trigger, str(why)))
+                seam.outcome = str(why)
+                record.add_seam(seam)
+                self.settled(death)
             return None
         self._moves += dies
         if isinstance(ended, LegFilter):
-            return self._rest(request, attempt.ticket.candidate.block_tokens, death, ended)
+            return self._rest(request, candidate.block_tokens, death, ended)
         assert self._again is not None
         return RestartedStream(self, request, death, self._again, preamble)
 
@@ -266,8 +282,8 @@ class MigrationRewrite(Rewrite):
     def permits(self) -> Permits:
         return self._feature.permits
 
-    def settled(self, death: Death, outcome: str) -> None:
-        metrics = self._feature.metrics
-        metrics.migrations.add(1.0, (death.trigger, outcome))
-        if outcome == RESUMED:
+    def settled(self, death: Death) -> None:
+        metrics, seam = self._feature.metrics, death.seam
+        metrics.migrations.add(1.0, (seam.trigger, seam.outcome))
+        if seam.outcome == RESUMED:
             metrics.migration_gaps.observe(self._feature.time() - death.read_s)

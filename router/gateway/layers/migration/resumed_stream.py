@@ -12,6 +12,7 @@ from router.gateway.layers.migration.leg_filter import LegFilter
 from router.gateway.layers.migration.permits import Permits
 from router.gateway.layers.migration.restarted_leg import RestartedLeg
 from router.gateway.layers.migration.tracked_stream import TrackedStream
+from router.placement.decision_log.decisions import DecisionRecord, Seam
 from router.placement.request import Request, Usage
 from router.placement.tickets import Held, Ticket
 from router.requests.outgoing import OutgoingBody
@@ -30,15 +31,16 @@ class ResumingRequest(Protocol):
 
     def may_go_on(self) -> bool: ...
 
-    def settled(self, death: Death, outcome: str) -> None:
+    def settled(self, death: Death) -> None:
         """Count what became of the leg."""
 
 
 class Death(NamedTuple):
-    """The end of a leg at the endpoint `lost`: what showed it, and when the last byte of its answer came."""
+    """The end of a leg at the endpoint `lost`, by its decision `record`, and when the last byte of its answer came."""
 
     lost: str
-    trigger: str
+    record: DecisionRecord
+    seam: Seam
     read_s: float
 
 
@@ -81,6 +83,11 @@ class LegAfterDeath(ResumingPlan):
         if not self._permit:
             self._permit = True
             self._of.permits.take()
+        seam = self._death.seam
+        seam.to_worker = ticket.candidate.id
+        for record in (self._death.record, ticket.record):
+            record.add_seam(seam)
+        ticket.record.migration = self._death.record.migration
         return _LEG
 
     def depends_at(self, ticket: Ticket) -> bool:
@@ -99,7 +106,9 @@ class LegAfterDeath(ResumingPlan):
     def _settle(self, outcome: str) -> None:
         if not self._settled:
             self._settled = True
-            self._of.settled(self._death, outcome)
+            self._death.record.add_seam(self._death.seam)
+            self._death.seam.outcome = outcome
+            self._of.settled(self._death)
 
     def client_left(self) -> None:
         self._settle(LEFT)

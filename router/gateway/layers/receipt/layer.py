@@ -1,4 +1,7 @@
-"""The route receipt: where a request went and why, as one response header for clients that ask for it."""
+"""The route receipt: where a request went and why, for clients that ask for it.
+
+It is one response header. An answer that goes on at another worker has a further receipt, as an SSE comment there.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ class ReceiptLayer(Layer):
             return b""
         return b"x-warmroute-receipt: " + receipt(ticket, self._trusted).encode("ascii") + b"\r\n"
 
+    def seam_comment(self, ticket: Ticket) -> bytes:
+        return b": x-warmroute-receipt: " + receipt(ticket, self._trusted).encode("ascii") + b"\n\n"
+
 
 def receipt(ticket: Ticket, trusted: bool) -> str:
     """Return the receipt as a dictionary of RFC 9651. Only trusted callers learn ids of workers."""
@@ -50,6 +56,11 @@ def receipt(ticket: Ticket, trusted: bool) -> str:
     members["residency"] = ticket.residency.value
     members["waited-ms"] = str(round(record.request.waited_s * 1e3))
     members["why"] = _string(why)
+    if record.migration is not None:
+        members["migration"] = record.migration
+    for seam in record.seams[:1]:
+        members |= {"from-worker": _string(seam.from_worker)} if trusted else {}
+        members |= {"trigger": seam.trigger, "kept-tokens": str(seam.kept_tokens)}
     return ", ".join([f"{key}={value}" for key, value in members.items()])
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from router.admin.app import build_admin
 from router.config.model import HandoverConfig
-from router.placement.decision_log.decisions import HandoverLeg
+from router.placement.decision_log.decisions import HandoverLeg, Seam
 from router.placement.learning.speed import PRIOR_TOKEN_S
 from tests.router.admin.conftest import FakeSystem
 
@@ -50,6 +50,19 @@ async def test_a_part_of_a_handover_names_the_other_worker(client, system):
     system.core.log.latest(1)[0].leg = HandoverLeg("decode", 7, "a:2")
     (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
     assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2"}
+
+
+async def test_an_answer_that_went_on_names_both_workers(client, system):
+    system.join("http://a:1")
+    system.serve("r1")
+    record = system.core.log.latest(1)[0]
+    record.migration = "tracked"
+    record.add_seam(Seam("cut", "b:2", 7, "a:1", "resumed"))
+    (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
+    assert decision["migration"] == "tracked"
+    assert decision["seams"] == [
+        {"trigger": "cut", "from_worker": "b:2", "to_worker": "a:1", "kept_tokens": 7, "outcome": "resumed"}
+    ]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])

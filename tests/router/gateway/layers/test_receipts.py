@@ -70,7 +70,9 @@ def ticket(reason):
         WorkerView(worker, Residency.EXACT, 0, 10, 0, 0, 0, 0, 0.0, 0.0, 0.0) for worker in ("h:1", "h:10", "h:2")
     )
     request = RequestView("r", "m", 10, 16, ())
-    record = SimpleNamespace(route="r", policy="p", fleet=FleetView(0.0, views), request=request)
+    record = SimpleNamespace(
+        route="r", policy="p", fleet=FleetView(0.0, views), request=request, migration=None, seams=()
+    )
     record.decision = Decision(("h:10",), reason)
     return SimpleNamespace(
         record=record, candidate=SimpleNamespace(id="h:10"), attempt=1, predicted_cached_tokens=None,

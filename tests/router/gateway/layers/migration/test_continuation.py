@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from array import array
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from router.gateway.layers.migration.resumed_prompt import resumed_prompt
 from router.gateway.layers.migration.resumed_stream import Death, LegAfterDeath, ResumedStream
 from router.gateway.layers.migration.tracked_stream import TrackedStream
 from router.gateway.layers.migration.whole_tokens import WholeTokens
+from router.placement.decision_log.decisions import Seam
 from router.placement.request import Request
 from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.hashing import CacheKeys, chain_of
@@ -214,8 +216,8 @@ async def test_the_oldest_is_next():
 
 
 def leg_with(permits, outcomes):
-    of = SimpleNamespace(permits=permits, settled=lambda death, outcome: outcomes.append(outcome))
-    return LegAfterDeath(of, request_of(None), Death("w", "cut", 0.0))
+    of = SimpleNamespace(permits=permits, settled=lambda death: outcomes.append(death.seam.outcome))
+    return LegAfterDeath(of, request_of(None), Death("w", Mock(), Seam("cut", "w", 0), 0.0))
 
 
 async def test_an_answer_that_waits_in_another_queue_keeps_no_permit():
@@ -223,12 +225,12 @@ async def test_an_answer_that_waits_in_another_queue_keeps_no_permit():
     waits, other = leg_with(permits, outcomes), leg_with(permits, outcomes)
     assert waits.turn() is None, "it may look for a worker, and finds none that is free"
     assert other.turn() is None
-    other.leg(None, 0.0)
+    other.leg(Mock(), 0.0)
     assert waits.turn() is not None and permits.used == 1
-    other.leg(None, 0.0)  # again, after a failed attempt
+    other.leg(Mock(), 0.0)  # again, after a failed attempt
     other.opened(None, 0.0)
     assert waits.turn() is None and permits.used == 0
-    waits.leg(None, 0.0)
+    waits.leg(Mock(), 0.0)
     waits.client_left()
     waits.end(0.0)
     assert (permits.used, outcomes) == (0, ["left"])

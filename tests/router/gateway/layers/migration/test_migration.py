@@ -245,6 +245,11 @@ async def test_another_stream_ends_as_it_does_without_migration(rig, more, heade
     assert first.bodies == [json.loads(body)] and second.bodies == []
     assert gate.counted("migrations") == []
     assert gate.gateway.statistics()["migration"]["requests"] == {reason: 1}
+    (record,) = gate.core.log.latest(2)
+    assert (record.migration, record.seams) == (reason, ())
+    named = dict([line.split(": ") for line in header.decode().splitlines()])
+    found = await gate.gateway.preview(CHAT.decode(), named, body)
+    assert found.features["migration"]["reason"] == reason
 
 
 async def test_a_route_without_migration_asks_for_nothing(rig):
@@ -369,6 +374,8 @@ async def test_a_question_that_the_worker_refuses_is_taken_back(rig):
 
     gate = await rig(old, routes=ROUTES)
     assert text_of(events_of(await gate.ask(post(body=body_of())))) == ANSWER
+    assert gate.gateway.statistics()["migration"]["requests"] == {"tracked": 1, "refused_ids": 1}
+    assert gate.core.log.latest(1)[0].migration == "refused_ids"
 
 
 async def test_a_client_that_leaves_during_the_gap_ends_the_request(rig):
