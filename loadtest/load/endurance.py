@@ -7,7 +7,6 @@ A folder holds all of it: ``windows.jsonl`` with one line per window, and ``reco
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -15,6 +14,7 @@ from typing import IO
 import httpx
 import msgspec
 
+from loadtest.load.metrics_page import sums
 from loadtest.load.records import Goals, Record
 from loadtest.load.steady import BINS, slope
 from loadtest.load.tally import Tally
@@ -24,7 +24,6 @@ from loadtest.workload.errors import WorkloadError
 FILE_BYTES = 256 * 2**20
 FILES = 16
 HOUR_S = 3_600.0
-_RSS = re.compile(r"^process_resident_memory_bytes(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +128,8 @@ def rss_bytes(watched: str) -> int | None:
     try:
         if watched.isdigit():
             return int(Path("/proc", watched, "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        found = _RSS.search(httpx.get(watched, timeout=5.0).text)
-        return int(float(found[1])) if found else None
+        found = sums(httpx.get(watched, timeout=5.0).text).get("process_resident_memory_bytes")
+        return None if found is None else int(found)
     except (OSError, httpx.HTTPError, ValueError):
         return None
 

@@ -19,6 +19,7 @@ from backends.simulated.settings import shipped_model_dir
 from loadtest.fleet.memory_group import MemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, started, uninterrupted, warmroute
+from loadtest.load.metrics_page import sums
 from loadtest.soak.attack.attacker import ATTACKED
 from loadtest.soak.relay import LossyRelays
 
@@ -274,12 +275,7 @@ class Admin:
         (await self.ask("POST", path, params=params, timeout=20 + wait_s)).raise_for_status()
 
     async def metrics(self) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for line in (await self.ask("GET", "/metrics")).text.splitlines():
-            if not line.startswith("#"):
-                name = line.partition("{")[0].partition(" ")[0]
-                sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
-        return sums
+        return sums((await self.ask("GET", "/metrics")).text)
 
     async def until_ready(self, worker_ids: list[str], limit_s: float) -> bool:
         """Wait until all these workers take requests; return False if that takes too long."""

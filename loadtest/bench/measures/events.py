@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from loadtest.bench.proxies.warmroute import started
 from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import until
+from loadtest.load.metrics_page import sums
 from loadtest.report.summary import percentile
 
 WITHOUT, CPU = "events-none", "events-cpu"
@@ -98,6 +98,5 @@ def _settled(admin_url: str, processes: int, events: bool) -> bool:
         page = httpx.get(f"{admin_url}/metrics").text
     except httpx.TransportError:
         return False
-    indexed = re.findall(r"^warmroute_index_blocks{[^}]*} (\S+)", page, re.MULTILINE)
-    arrived = any(float(blocks) > 0 for blocks in indexed)
+    arrived = sums(page).get("warmroute_index_blocks", 0.0) > 0
     return ready.get("processes_ready", 1) == processes and (arrived or not events)
