@@ -29,6 +29,7 @@ def calibrate(args: argparse.Namespace) -> int:
         CalibrationError: the message says why there is no profile.
     """
     if args.check is not None:
+        _refuse(args, (*OF_KERNELS, "shared"), "--check measures nothing, and has no use for")
         unknown = asyncio.run(check(str(args.check), _target(args, args.source)))
         say(f"{args.check} is a profile of {args.source}")
         if unknown:

@@ -8,7 +8,7 @@ from backends.engine.profile import Fingerprint
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.deployment import read_deployment
 from backends.vllm.probe import probe, read_metrics
-from backends.worker import Endpoint
+from backends.worker import Endpoint, RankCache, ServedModel
 from loadtest.calibrate.readings import CalibrationError
 from loadtest.calibrate.worker.plan import WorkerLimits
 
@@ -38,7 +38,23 @@ async def read_worker(client: WorkerClient, endpoint: Endpoint, given: Given) ->
     """Ask the worker.
 
     Raises:
-        CalibrationError: it does not answer, has several ranks, or a limit is neither given nor said.
+        CalibrationError: as `read_fingerprint`, or a limit is neither given nor said.
+    """
+    fingerprint, model, cache = await read_fingerprint(client, endpoint, given)
+    batched = _known("max_num_batched_tokens", fingerprint.max_num_batched_tokens)
+    seqs = _known("max_num_seqs", fingerprint.max_num_seqs)
+    tokens = cache.num_gpu_blocks * cache.block_size
+    limits = WorkerLimits(model.max_model_len or tokens, tokens, cache.block_size, batched, seqs, cache.prefix_caching)
+    return MeasuredWorker(model.id, limits, fingerprint)
+
+
+async def read_fingerprint(
+    client: WorkerClient, endpoint: Endpoint, given: Given
+) -> tuple[Fingerprint, ServedModel, RankCache]:
+    """Ask the worker for all that it says of itself; the fields that it does not say are None.
+
+    Raises:
+        CalibrationError: it does not answer, has several ranks, or says another limit than the given one.
     """
     try:
         facts = await probe(client, endpoint, timeout_s=TIMEOUT_S)
@@ -51,21 +67,19 @@ async def read_worker(client: WorkerClient, endpoint: Endpoint, given: Given) ->
     if facts.ranks != 1 or len(facts.caches) != 1:
         raise CalibrationError(f"{endpoint.url} has {facts.ranks} data-parallel ranks; calibrate a worker of one rank")
     cache, model = facts.caches[0], models[0]
-    batched = _limit("max_num_batched_tokens", given.max_num_batched_tokens, said.max_num_batched_tokens)
-    seqs = _limit("max_num_seqs", given.max_num_seqs, said.max_num_seqs)
-    tokens = cache.num_gpu_blocks * cache.block_size
-    limits = WorkerLimits(model.max_model_len or tokens, tokens, cache.block_size, batched, seqs, cache.prefix_caching)
     fingerprint = replace(
         said,
         gpu=given.hardware or said.gpu,
         engine=None if facts.version is None else f"vllm {facts.version}",
         model=said.model or model.root or model.id,
         kv_cache_dtype=said.kv_cache_dtype or cache.dtype,
-        max_num_batched_tokens=batched,
-        max_num_seqs=seqs,
+        max_num_batched_tokens=_agreed(
+            "max_num_batched_tokens", given.max_num_batched_tokens, said.max_num_batched_tokens
+        ),
+        max_num_seqs=_agreed("max_num_seqs", given.max_num_seqs, said.max_num_seqs),
         block_size=cache.block_size,
     )
-    return MeasuredWorker(model.id, limits, fingerprint)
+    return fingerprint, model, cache
 
 
 async def running_requests(client: WorkerClient, endpoint: Endpoint) -> int:
@@ -83,10 +97,13 @@ async def running_requests(client: WorkerClient, endpoint: Endpoint) -> int:
     return sum(load.running + load.waiting for load in page.loads)
 
 
-def _limit(name: str, given: int | None, said: int | None) -> int:
+def _agreed(name: str, given: int | None, said: int | None) -> int | None:
     if given is not None and said is not None and given != said:
         raise CalibrationError(f"{name} is {said} on the worker, not {given}")
-    found = given or said
+    return given or said
+
+
+def _known(name: str, found: int | None) -> int:
     if found is None:
         flag = f"--{name.replace('_', '-')}"
         raise CalibrationError(f"the worker does not say {name} (it would with VLLM_SERVER_DEV_MODE=1); write {flag}")

@@ -17,7 +17,7 @@ from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint, parse_endpoint
 from loadtest.calibrate.readings import CalibrationError, FittedCosts, Kind, Reading, fit_costs, table
 from loadtest.calibrate.worker.calls import Calls
-from loadtest.calibrate.worker.facts import Given, MeasuredWorker, read_worker, running_requests
+from loadtest.calibrate.worker.facts import Given, MeasuredWorker, read_fingerprint, read_worker, running_requests
 from loadtest.calibrate.worker.measure import Measurement
 from loadtest.calibrate.worker.plan import CalibrationPlan, plan
 
@@ -74,8 +74,8 @@ async def check(name: str, target: Target) -> list[str]:
     try:
         known = load_profile(name)
         async with _connected(target.url) as (client, _, endpoint):
-            worker = await read_worker(client, endpoint, target.given)
-        return check_fingerprint(known, worker.fingerprint)
+            found, _, _ = await read_fingerprint(client, endpoint, target.given)
+        return check_fingerprint(known, found)
     except (UnknownProfile, OtherFingerprint) as error:
         raise CalibrationError(str(error)) from None
 

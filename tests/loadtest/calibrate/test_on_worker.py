@@ -78,6 +78,16 @@ async def test_a_profile_of_something_else_is_refused_with_the_field(worker, tmp
     assert "dtype is float16 in the profile, bfloat16 here" in await refused(worker.url, "--check", str(path))
 
 
+async def test_a_worker_that_does_not_say_its_limits_can_be_compared(bare_worker, tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text(profile_text(PLANTED) + "[fingerprint]\nblock_size = 16\nmax_num_seqs = 256\n")
+    assert await asyncio.to_thread(calibrate, parsed(bare_worker.url, "--check", str(path))) == 0
+    assert "max_num_seqs" in capsys.readouterr().err
+    wrong = ("--check", str(path), "--max-num-seqs", "64")
+    assert "max_num_seqs is 256 in the profile, 64 here" in await refused(bare_worker.url, *wrong)
+    assert "has no use for --kv-tokens" in await refused("http://x", "--check", str(path), "--kv-tokens", "9")
+
+
 async def test_no_file_is_overwritten(tmp_path):
     (tmp_path / "mine.toml").write_text("")
     assert "exists; name another file" in await refused("http://127.0.0.1:9", "--out", str(tmp_path / "mine.toml"))
