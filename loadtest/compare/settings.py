@@ -66,19 +66,22 @@ def cells(args: argparse.Namespace, one: Saturation | None) -> list[list[Cell]]:
     """Return a list of cells for each seed, one per rule, at the requested load; at ``--rate`` if `one` is None.
 
     Raises:
-        Unplayable: a call is too long for a worker.
+        Unplayable: there is no call, or one that is too long for a worker.
     """
     first = first_cell(args)
     first = first.at(args.rate) if one is None else replace(first, rate=one.rate * args.load, load=args.load)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     found = [[replace(first, seed=seed, policy=rule) for rule in args.policy] for seed in seeds]
-    _check_lengths((same[0] for same in found), longest_tokens(args))
+    _check((same[0] for same in found), longest_tokens(args))
     return found
 
 
-def _check_lengths(seeds: Iterable[Cell], limit_tokens: int) -> None:
+def _check(seeds: Iterable[Cell], limit_tokens: int) -> None:
     for cell in seeds:
-        for session in asked(cell).plan.sessions:
+        sessions = asked(cell).plan.sessions
+        if not sessions:
+            raise Unplayable(f"seed {cell.seed} has no call in the window; take a longer --window-s or a higher --rate")
+        for session in sessions:
             tokens = max(call.prompt.tokens + call.answer[1] for call in session.calls)
             if tokens > limit_tokens:
                 raise Unplayable(

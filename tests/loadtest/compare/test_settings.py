@@ -50,3 +50,8 @@ def test_a_window_that_is_all_warm_up_is_refused(flags):
 def test_a_call_that_fits_no_worker_is_refused(flags):
     with pytest.raises(Unplayable, match="a worker takes 2,384; take a trace with shorter ones"):
         cells(flags("--kv-tokens", "2400"), ONE)
+
+
+def test_a_window_without_a_call_is_refused(flags):
+    with pytest.raises(Unplayable, match="seed 0 has no call in the window"):
+        cells(flags("--window-s", "0.01", "--warm-up-s", "0"), ONE)
