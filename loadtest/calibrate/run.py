@@ -13,9 +13,9 @@ from backends.engine.profile_text import profile_text
 from loadtest.calibrate.kernels.compose import Ranks
 from loadtest.calibrate.kernels.profile import KernelSource, profile_of_kernels
 from loadtest.calibrate.readings import CalibrationError
-from loadtest.calibrate.worker.facts import Given
+from loadtest.calibrate.worker.facts import Target
 from loadtest.calibrate.worker.plan import WorkerLimits
-from loadtest.calibrate.worker.profile import Target, check, profile_of_worker
+from loadtest.calibrate.worker.profile import check, profile_of_worker
 
 OF_KERNELS = ("worker", "kv_tokens", "block_size", "tensor_parallel", "link_gb_per_s")
 BLOCK_SIZE = 16
@@ -29,7 +29,7 @@ def calibrate(args: argparse.Namespace) -> int:
         CalibrationError: the message says why there is no profile.
     """
     if args.check is not None:
-        _refuse(args, (*OF_KERNELS, "shared"), "--check measures nothing, and has no use for")
+        _refuse(args, OF_KERNELS, "--check measures nothing, and has no use for")
         unknown = asyncio.run(check(str(args.check), _target(args, args.source)))
         say(f"{args.check} is a profile of {args.source}")
         if unknown:
@@ -75,7 +75,7 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
 
 
 def _target(args: argparse.Namespace, url: str) -> Target:
-    return Target(url, Given(args.max_num_batched_tokens, args.max_num_seqs, args.hardware))
+    return Target(url, args.max_num_batched_tokens, args.max_num_seqs, args.hardware)
 
 
 def _limits(args: argparse.Namespace) -> WorkerLimits | None:

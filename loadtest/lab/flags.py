@@ -5,58 +5,42 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
 from loadtest.arguments import PROFILES, above_zero, positive, profile_name, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import TIMEOUT_S, models_of, register_models
 from loadtest.lab.policies import parse_policy
+from loadtest.workload.source import FORM
 from policies.registry import PolicyError, build_policy, policy_names
+
+POLICIES = "NAME[:key=value...][,NAME...]"
+"""How `policies` are written."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trace",
-        required=True,
-        metavar="FILE|generator:NAME[:key=value,...]",
-        help="the workload: a trace, whose schema is recognised from its rows, or a generator",
+    add = parser.add_argument
+    workload = "the workload: a trace, whose schema is recognised from its rows, or a generator"
+    add("--trace", required=True, metavar=FORM, help=workload)
+    add("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
+    profile = f"engine profile of each worker: {PROFILES}"
+    add("--profile", required=True, type=profile_name, metavar="PROFILE", help=profile)
+    add("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO")
+    rules = (
+        "rules to compare, with parameters and the wrappers hold and lanes, as in lpwl:hold=true:lanes=true; rules:"
+        f" {', '.join(policy_names())}"
     )
-    parser.add_argument("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
-    parser.add_argument(
-        "--profile",
-        required=True,
-        type=profile_name,
-        metavar="PROFILE",
-        help=f"engine profile of each worker: {PROFILES}",
-    )
-    parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO")
-    add_shared(
-        parser,
-        {"--seeds": 10, "--window-s": 1200.0},
-        {
-            "--policy": "rules to compare, with parameters and the wrappers hold and lanes, as in"
-            f" lpwl:hold=true:lanes=true; rules: {', '.join(policy_names())}",
-            "--load": "fractions of the fleet's saturation",
-            "--out": "folder for the results; an earlier run resumes",
-            "--seeds": "number of seeds (default 10)",
-            "--window-s": "seconds of the trace per seed (default 1200)",
-        },
-    )
+    add("--policy", required=True, type=policies, metavar=POLICIES, help=rules)
+    add("--load", required=True, type=loads, metavar="L[,L...]", help="fractions of the fleet's saturation")
+    add("--seeds", type=positive, default=10, metavar="K", help="number of seeds (default %(default)s)")
+    window = "seconds of the trace per seed (default %(default)g)"
+    add("--window-s", type=above_zero, default=1200.0, metavar="S", help=window)
+    add("--out", required=True, type=Path, metavar="DIR", help="folder for the results; an earlier run resumes")
+    register_runs(parser)
     register_models(parser)
 
 
-def add_shared(parser: argparse.ArgumentParser, defaults: Mapping[str, object], texts: Mapping[str, str]) -> None:
-    """Add the flags of a study and of a tournament, with the help in `texts`; one without a default is required."""
-    for name, kind, metavar in (
-        ("--policy", policies, "NAME[:key=value...][,NAME...]"),
-        ("--load", loads, "L[,L...]"),
-        ("--seeds", positive, "K"),
-        ("--window-s", above_zero, "S"),
-        ("--out", Path, "DIR"),
-    ):
-        given = {"default": defaults[name]} if name in defaults else {"required": True}
-        parser.add_argument(name, type=kind, metavar=metavar, help=texts[name], **given)
+def register_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadtest.lab.flags import add_shared
+from loadtest.arguments import above_zero, positive
+from loadtest.lab.flags import POLICIES, loads, policies, register_runs
 from loadtest.tournament.contests import CONTESTS
 from policies.registry import BUILT_IN
 
@@ -20,40 +21,20 @@ WORKLOADS = [contest.name for contest in CONTESTS]
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        metavar="DIR",
-        help="folder with conversation_trace.jsonl[.gz|.zst]; without it that workload is left out",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer loads and seeds, shorter windows; not for publication"
-    )
-    parser.add_argument(
-        "--workload",
-        type=workloads,
-        default=WORKLOADS,
-        metavar="NAME[,NAME...]",
-        help=f"workloads to play, of {', '.join(WORKLOADS)}",
-    )
-    add_shared(
-        parser,
-        {
-            "--policy": list(BUILT_IN),
-            "--load": None,
-            "--seeds": None,
-            "--window-s": None,
-            "--out": Path("tournament"),
-        },
-        {
-            "--policy": "rules to compare; the page lists where the first one loses (default: all built in,"
-            " marginal_cost first)",
-            "--load": "loads (default 0.3,0.6,0.8,0.95,1.05)",
-            "--seeds": "number of seeds (default 10, with --quick 3)",
-            "--window-s": "length of a window (default 1200, with --quick 300)",
-            "--out": "folder for page, plots and results; an earlier run resumes",
-        },
-    )
+    add = parser.add_argument
+    traces = "folder with conversation_trace.jsonl[.gz|.zst]; without it that workload is left out"
+    add("--traces", type=Path, metavar="DIR", help=traces)
+    add("--quick", action="store_true", help="fewer loads and seeds, shorter windows; not for publication")
+    names = f"workloads to play, of {', '.join(WORKLOADS)}"
+    add("--workload", type=workloads, default=WORKLOADS, metavar="NAME[,NAME...]", help=names)
+    rules = "rules to compare; the page lists where the first one loses (default: all built in, marginal_cost first)"
+    add("--policy", type=policies, default=list(BUILT_IN), metavar=POLICIES, help=rules)
+    add("--load", type=loads, metavar="L[,L...]", help="loads (default 0.3,0.6,0.8,0.95,1.05)")
+    add("--seeds", type=positive, metavar="K", help="number of seeds (default 10, with --quick 3)")
+    add("--window-s", type=above_zero, metavar="S", help="length of a window (default 1200, with --quick 300)")
+    out = "folder for page, plots and results; an earlier run resumes (default %(default)s)"
+    add("--out", type=Path, default=Path("tournament"), metavar="DIR", help=out)
+    register_runs(parser)
 
 
 def workloads(text: str) -> list[str]:

@@ -9,9 +9,9 @@ from backends.engine.profile import Fingerprint, Profile
 from loadtest.calibrate.kernels.compose import CPU_GRID, GPU_GRID, Ranks, compose
 from loadtest.calibrate.kernels.shape import ModelShape, read_shape
 from loadtest.calibrate.readings import CalibrationError, FittedCosts, fit_costs, scaled, table
-from loadtest.calibrate.worker.facts import MeasuredWorker
+from loadtest.calibrate.worker.facts import MeasuredWorker, Target
 from loadtest.calibrate.worker.plan import CalibrationPlan, WorkerLimits
-from loadtest.calibrate.worker.profile import Say, Target, errors, measured, profile, today
+from loadtest.calibrate.worker.profile import Say, errors, measured, profile, today
 
 UNKNOWN = "the time of the engine's scheduler, of its own kernels (fp8, fused attention and experts), and of sampling"
 

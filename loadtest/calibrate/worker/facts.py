@@ -17,9 +17,10 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the operator says, because a worker without ``VLLM_SERVER_DEV_MODE=1`` does not."""
+class Target:
+    """A worker, and what the operator says of it, because one without ``VLLM_SERVER_DEV_MODE=1`` does not."""
 
+    url: str
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     hardware: str | None = None
@@ -34,7 +35,7 @@ class MeasuredWorker:
     fingerprint: Fingerprint
 
 
-async def read_worker(client: WorkerClient, endpoint: Endpoint, given: Given) -> MeasuredWorker:
+async def read_worker(client: WorkerClient, endpoint: Endpoint, given: Target) -> MeasuredWorker:
     """Ask the worker.
 
     Raises:
@@ -49,7 +50,7 @@ async def read_worker(client: WorkerClient, endpoint: Endpoint, given: Given) ->
 
 
 async def read_fingerprint(
-    client: WorkerClient, endpoint: Endpoint, given: Given
+    client: WorkerClient, endpoint: Endpoint, given: Target
 ) -> tuple[Fingerprint, ServedModel, RankCache]:
     """Ask the worker for all that it says of itself; the fields that it does not say are None.
 

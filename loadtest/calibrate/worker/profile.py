@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
@@ -17,19 +17,11 @@ from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint, parse_endpoint
 from loadtest.calibrate.readings import CalibrationError, FittedCosts, Kind, Reading, fit_costs, table
 from loadtest.calibrate.worker.calls import Calls
-from loadtest.calibrate.worker.facts import Given, MeasuredWorker, read_fingerprint, read_worker, running_requests
+from loadtest.calibrate.worker.facts import MeasuredWorker, Target, read_fingerprint, read_worker, running_requests
 from loadtest.calibrate.worker.measure import Measurement
 from loadtest.calibrate.worker.plan import CalibrationPlan, plan
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A worker by its URL."""
-
-    url: str
-    given: Given
 
 
 async def profile_of_worker(target: Target, say: Say) -> Profile:
@@ -54,7 +46,7 @@ async def measured(
 ) -> tuple[MeasuredWorker, CalibrationPlan, Sequence[Reading]]:
     """Measure what is `chosen` of the plan for the worker."""
     async with _connected(target.url) as (client, http, endpoint):
-        worker = await read_worker(client, endpoint, target.given)
+        worker = await read_worker(client, endpoint, target)
         steps = chosen(plan(worker.limits))
         running = await running_requests(client, endpoint)
         if running:
@@ -74,7 +66,7 @@ async def check(name: str, target: Target) -> list[str]:
     try:
         known = load_profile(name)
         async with _connected(target.url) as (client, _, endpoint):
-            found, _, _ = await read_fingerprint(client, endpoint, target.given)
+            found, _, _ = await read_fingerprint(client, endpoint, target)
         return check_fingerprint(known, found)
     except (UnknownProfile, OtherFingerprint) as error:
         raise CalibrationError(str(error)) from None

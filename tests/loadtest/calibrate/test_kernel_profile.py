@@ -13,15 +13,14 @@ from loadtest.calibrate.kernels import profile as kernels
 from loadtest.calibrate.kernels.compose import Ranks
 from loadtest.calibrate.kernels.profile import KernelSource, profile_of_kernels
 from loadtest.calibrate.readings import CalibrationError, Kind, Reading, prefill_reading, step_ms
-from loadtest.calibrate.worker.facts import Given, MeasuredWorker
+from loadtest.calibrate.worker.facts import MeasuredWorker, Target
 from loadtest.calibrate.worker.plan import WorkerLimits, plan
-from loadtest.calibrate.worker.profile import Target
 from tests.loadtest.calibrate.test_kernels import made_up_gpu
 from tests.loadtest.calibrate.test_on_worker import refused
 from tests.loadtest.calibrate.test_shape import DEEPSEEK_V2_LITE, LLAMA_8B
 
 LIMITS = WorkerLimits(131_072, 440_000, 16, 8_192, 256, True)
-WORKER = Target("http://w:1", Given())
+WORKER = Target("http://w:1")
 SAID = Fingerprint(gpu="Made-up GPU", engine="vllm 0.33.0", tensor_parallel=1)
 
 

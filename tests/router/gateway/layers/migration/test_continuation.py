@@ -85,8 +85,8 @@ class Resumes:
     def may_go_on(self):
         return True
 
-    def settled(self, death, outcome):
-        assert outcome == "resumed"
+    def settled(self, death):
+        assert death.seam.outcome == "resumed"
 
 
 def token(number):
@@ -109,7 +109,7 @@ def test_a_stream_of_32k_ids_takes_200_kb_also_after_a_death(taken_bytes):
     assert stream.kept_bytes == 4 * 32_768
     assert taken_bytes() - empty < 200_000
     request = resumed_prompt(request_of(chained(prompt)), stream.prompt, stream.output, stream.clean, 16, salt)
-    plan = ResumedStream(Resumes(), request, Death("a", "cut", 0.0), stream, kept, leg)
+    plan = ResumedStream(Resumes(), request, Death("a", SimpleNamespace(add_seam=id), Seam("cut", "a", 0), 0.0), stream, kept, leg)
     assert len(request.prompt.chain(16)) == 2_048
     later = plan.own_body(None, 0.0).answer_filter
     plan.opened(None, 0.0)
