@@ -17,14 +17,6 @@ class Interval:
     mean: float
     half: float
 
-    @property
-    def low(self) -> float:
-        return self.mean - self.half
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half
-
 
 def interval(values: Sequence[float]) -> Interval:
     """Return the mean of `values` and its 95 % interval."""

@@ -9,7 +9,6 @@ from loadtest.report.confidence import half_width, interval
 def test_the_interval_of_two_values_is_the_one_worked_out_by_hand():
     found = interval([1.0, 3.0])
     assert (found.mean, found.half) == (2.0, pytest.approx(12.7062, rel=1e-5))
-    assert (found.low, found.high) == (pytest.approx(-10.7062, rel=1e-5), pytest.approx(14.7062, rel=1e-5))
 
 
 @pytest.mark.parametrize(("count", "t"), [(2, 12.706205), (10, 2.262157), (30, 2.045230)])
