@@ -1,13 +1,10 @@
-import asyncio
-from contextlib import asynccontextmanager
-
 import dns.rdatatype
 import pytest
 
 from backends.discovery.dns import DnsSource
 from backends.discovery.fields import parse_server
 from backends.discovery.registration import Registration
-from backends.discovery.report import SourceReport
+from tests.backends.discovery.conftest import followed
 from tests.support.dnsmasq import Dnsmasq
 from tests.support.waiting import eventually
 
@@ -21,19 +18,8 @@ def zone(tmp_path):
     zone.stop()
 
 
-@asynccontextmanager
-async def following(source):
-    report = SourceReport(lambda: None, lambda: 0.0)
-    task = asyncio.ensure_future(source.run(report))
-    try:
-        yield report
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_the_addresses_of_a_name_are_workers_at_one_port(zone):
-    async with following(DnsSource("vllm.test", 8000, "https", [zone.server])) as report:
+    async with followed(DnsSource("vllm.test", 8000, "https", [zone.server])) as report:
         await eventually(lambda: report.answered)
         assert {name: one.url for name, one in report.workers.items()} == {
             "10.0.0.1:8000": "https://10.0.0.1:8000",
@@ -43,13 +29,13 @@ async def test_the_addresses_of_a_name_are_workers_at_one_port(zone):
 
 
 async def test_srv_records_name_the_ports_and_the_lowest_priority_counts(zone):
-    async with following(DnsSource("_vllm._tcp.test", None, "http", [zone.server])) as report:
+    async with followed(DnsSource("_vllm._tcp.test", None, "http", [zone.server])) as report:
         await eventually(lambda: report.answered)
         assert report.workers.keys() == {"10.0.0.1:8001", "10.0.0.2:8002"}
 
 
 async def test_a_change_is_seen_when_the_time_to_live_is_over(zone):
-    async with following(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
+    async with followed(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: len(report.workers) == 3)
         zone.has(vllm=["10.0.0.2", "10.0.0.4"])
         await eventually(lambda: report.workers.keys() == {"10.0.0.2:8000", "10.0.0.4:8000"}, 3.0)
@@ -68,18 +54,18 @@ async def test_a_server_that_refuses_the_other_kind_of_address_still_names_worke
     zone = Dnsmasq(tmp_path, local="")
     zone.has(one=["10.0.0.1"])
     zone.start()
-    async with following(DnsSource("one.test", 8000, "http", [zone.server])) as report:
+    async with followed(DnsSource("one.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: report.workers.keys() == {"10.0.0.1:8000"})
         assert report.failures == 0
     refused = DnsSource("one.test", 8000, "http", [zone.server])
     refused._kinds.add(dns.rdatatype.AAAA)  # it had IPv6 addresses
-    async with following(refused) as report:
+    async with followed(refused) as report:
         await eventually(lambda: report.failing_since is not None)
     zone.stop()
 
 
 async def test_a_name_that_does_not_exist_is_a_failure(zone):
-    async with following(DnsSource("vlm.test", 8000, "http", [zone.server])) as report:
+    async with followed(DnsSource("vlm.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: report.failing_since is not None)
         assert "vlm.test" in report.error and "does not exist" in report.error
         assert not report.answered
@@ -87,7 +73,7 @@ async def test_a_name_that_does_not_exist_is_a_failure(zone):
 
 async def test_a_server_that_is_gone_leaves_the_last_answer(zone, monkeypatch):
     monkeypatch.setattr("backends.discovery.dns.LIFETIME_S", 0.3)
-    async with following(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
+    async with followed(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: len(report.workers) == 3)
         zone.stop()
         await eventually(lambda: report.failing_since is not None)
@@ -97,7 +83,7 @@ async def test_a_server_that_is_gone_leaves_the_last_answer(zone, monkeypatch):
 
 
 async def test_a_name_without_records_of_the_kind_is_an_empty_answer(zone):
-    async with following(DnsSource("one.test", None, "http", [zone.server])) as report:
+    async with followed(DnsSource("one.test", None, "http", [zone.server])) as report:
         await eventually(lambda: report.answered)
         assert report.workers == {}
 

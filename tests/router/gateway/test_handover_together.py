@@ -348,6 +348,17 @@ class Scripted:
         return [[seen.header(b"x-request-id") for seen in worker.requests] for worker in self.workers]
 
 
+async def introduced(together):
+    """Return a gateway that knows a scripted prefill worker, which waits from now on, and both scripted workers."""
+    gateway, scripted = await together("nixl_push"), Scripted()
+    await scripted.start(gateway)
+    scripted.prefills.set()
+    scripted.decodes.set()
+    await gateway.introduce()
+    scripted.prefills.clear()
+    return gateway, scripted
+
+
 async def test_both_requests_of_a_push_have_one_id_that_is_new_each_time(together):
     gateway, scripted = await together("nixl_push"), Scripted()
     await scripted.start(gateway)
@@ -368,12 +379,7 @@ async def test_both_requests_of_a_push_have_one_id_that_is_new_each_time(togethe
 
 
 async def test_an_answer_waits_for_that_of_its_prefill_which_has_the_cached_tokens(together):
-    gateway, scripted = await together("nixl_push"), Scripted()
-    await scripted.start(gateway)
-    scripted.prefills.set()
-    scripted.decodes.set()
-    await gateway.introduce()
-    scripted.prefills.clear()
+    gateway, scripted = await introduced(together)
     asked = gateway.begin()
     await eventually(lambda: [len(ids) for ids in scripted.ids()] == [2, 2])
     scripted.prefills.set()
@@ -382,12 +388,7 @@ async def test_an_answer_waits_for_that_of_its_prefill_which_has_the_cached_toke
 
 
 async def test_an_answer_does_not_wait_long_for_that_of_its_prefill(together):
-    gateway, scripted = await together("nixl_push"), Scripted()
-    await scripted.start(gateway)
-    scripted.prefills.set()
-    scripted.decodes.set()
-    await gateway.introduce()
-    scripted.prefills.clear()
+    gateway, scripted = await introduced(together)
     assert json.loads((await gateway.ask()).body)["usage"]["prompt_tokens_details"] is None
     assert gateway.outcomes == ["handed_over"]
     scripted.prefills.set()
@@ -395,12 +396,7 @@ async def test_an_answer_does_not_wait_long_for_that_of_its_prefill(together):
 
 
 async def test_a_refused_decode_ends_the_prefill_beside_it(together):
-    gateway, scripted = await together("nixl_push"), Scripted()
-    await scripted.start(gateway)
-    scripted.prefills.set()
-    scripted.decodes.set()
-    await gateway.introduce()
-    scripted.prefills.clear()
+    gateway, scripted = await introduced(together)
     prefill, decode = scripted.workers
 
     async def refuse(script):

@@ -1,14 +1,11 @@
 """Objects of Kubernetes, and a source that follows them at a stub of the API server."""
 
-import asyncio
-from contextlib import asynccontextmanager
-
 import pytest
 
 from backends.discovery.kubernetes import reflector
 from backends.discovery.kubernetes.api import Access
 from backends.discovery.kubernetes.source import KubernetesSource, Wanted
-from backends.discovery.report import SourceReport
+from tests.backends.discovery.conftest import followed
 from tests.backends.discovery.kubernetes.api_server import ApiServerStub
 
 
@@ -46,16 +43,8 @@ def access(api, **changed):
     return Access(**{"url": api.url, "token_file": None, "ca_file": None, **changed})
 
 
-@asynccontextmanager
-async def following(api, access_to=None, **wanted):
-    report = SourceReport(lambda: None, lambda: 0.0)
-    source = KubernetesSource(Wanted(**{"namespace": "default", **wanted}), access_to or access(api))
-    task = asyncio.ensure_future(source.run(report))
-    try:
-        yield report
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def following(api, access_to=None, **wanted):
+    return followed(KubernetesSource(Wanted(**{"namespace": "default", **wanted}), access_to or access(api)))
 
 
 @pytest.fixture(params=["event"])
