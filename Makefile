@@ -217,7 +217,7 @@ test-vllm-old: vllm-env-old
 # where an index has PyTorch for CPUs: three hours.
 test-nightly: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
-	$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $$(grep -rl "@given" tests --include="test_*.py" | sort)
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $$(grep -rlE "@given|StateMachine" tests --include="test_*.py" | sort)
 	$(MAKE) test-vllm
 	$(MAKE) soak MINUTES=3
 	$(MAKE) soak-attack

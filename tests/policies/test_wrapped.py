@@ -13,6 +13,7 @@ from policies.wrappers.lane_plan import Plan
 from policies.wrappers.prefill_lanes import ModelLane
 from router.placement.policies.policy_runner import PolicyRunner
 from tests.policies.test_properties import fleets, pasts, requests
+from tests.support.examples import examples
 
 
 @st.composite
@@ -30,7 +31,6 @@ def wrapped(rule, events, plan, lane):
     return hold
 
 
-@settings(max_examples=30)
 @given(request=requests, fleet=fleets(), events=pasts(), plan=plans(), data=st.data())
 def test_views_and_columns_lead_any_wrapped_rule_to_one_valid_choice(request, fleet, events, plan, data):
     lane = data.draw(st.lists(st.sampled_from(fleet.ids), unique=True))
@@ -48,7 +48,7 @@ def test_views_and_columns_lead_any_wrapped_rule_to_one_valid_choice(request, fl
 
 
 @pytest.mark.parametrize("rule", BUILT_IN)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(request=requests, fleet=fleets(), plan=plans(), data=st.data())
 def test_explain_copies_a_wrapped_rule(rule, request, fleet, plan, data):
     lane = data.draw(st.lists(st.sampled_from(fleet.ids), unique=True))

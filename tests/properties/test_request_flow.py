@@ -2,7 +2,7 @@ from collections import deque
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.build.request_flow import EFFECT_TEXT, EVENT_TEXT, GUARD_TEXT, STATE_TEXT
@@ -18,7 +18,6 @@ from router.gateway.flow.transitions import (
     Guard,
     RequestState,
 )
-from tests.support.examples import examples
 
 PLACEMENTS = (Event.PLACED, Event.NO_WORKER, Event.HOLD, Event.REFUSED)
 """The answers to an effect that asks for a worker."""
@@ -179,7 +178,6 @@ def test_every_transition_is_reached_and_keeps_the_invariants():
 
 
 @given(legs=st.integers(1, 3), picks=st.lists(st.integers(0, 255), max_size=60))
-@settings(max_examples=examples(150), deadline=None)
 def test_a_request_ends_once_and_releases_each_reservation_once(legs, picks):
     driver = replay(legs, picks)
     if not driver.ends:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine.engine import EngineRequest
@@ -125,7 +125,6 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(requests, st.integers(1, 24))
 def test_the_order_of_scheduling_changes_no_answer(make_engine, drive, work, budget):
     answers = []

@@ -1,7 +1,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine.cache import BlockCache
@@ -107,7 +107,6 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 12), actions)
 def test_the_cache_agrees_with_a_naive_model(num_blocks, steps):
     cache, naive = BlockCache(num_blocks, 1), NaiveCache(num_blocks)

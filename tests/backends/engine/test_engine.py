@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine.engine import EngineRequest, FinishReason, RequestRefused
@@ -196,7 +196,6 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(requests, st.integers(12, 30), st.integers(1, 24), st.integers(1, 6), st.booleans())
 def test_the_engine_stays_consistent_for_any_input(
     make_engine, event_listener, work, num_blocks, budget, max_seqs, ahead
@@ -244,7 +243,6 @@ def test_the_engine_stays_consistent_for_any_input(
             assert state.cached_tokens < state.prompt_tokens
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.lists(st.integers(0, 1), min_size=1, max_size=20)), max_size=12))
 def test_a_lone_request_hits_the_longest_computed_prefix(make_engine, run_one, turns):
     engine = make_engine(num_blocks=2_000, sample=lambda state: state.output_tokens % 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import backends.simulated
@@ -137,7 +137,6 @@ def rendered(render: Any, messages: list[dict[str, Any]], ends: bool) -> str | N
 
 
 @pytest.mark.parametrize("name", LOCAL)
-@settings(max_examples=25, deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=7), known=st.integers(1, 7), ends=st.booleans())
 def test_turns_are_rendered_beside_the_first_as_beside_all(name, messages, known, ends):
     template = compiled(LOCAL[name])

@@ -38,7 +38,6 @@ from router.control.state.merge import api_changes, merge, reloaded
 from router.control.state.named_settings import KEY_LIMITS, MODELS, TENANT_LIMITS, TENANTS, NameUnknownError
 from router.control.state_file import decode, encode
 from tests.router.control.conftest import Fleet, worker
-from tests.support.examples import examples
 
 PORTS = st.integers(1, 5)
 LABELS = st.dictionaries(st.sampled_from(["lane", "rack", "a.b"]), st.sampled_from(["prefill", "decode"]), max_size=2)
@@ -135,8 +134,6 @@ FILES = st.builds(
     st.dictionaries(st.sampled_from("ab"), LIMIT, max_size=1),
 ).map(lambda config: config if not settings_problems(config, live_settings(config)) else Config(auth=AUTH))
 STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
-EXAMPLES = examples(30)
-"""At 50 changes each."""
 
 
 class KeptInMemory:
@@ -145,7 +142,7 @@ class KeptInMemory:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(FILES, STEPS)
 def test_processes_and_file_agree_after_each_change(first, steps):
     asyncio.run(_agree_after_each(first, steps))

@@ -2,7 +2,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
@@ -165,7 +165,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(STEPS)
 def test_no_more_passes_than_the_buckets_allow(steps):
     """Admitted requests never exceed burst plus rate, running ones never the limit, and Retry-After is honest."""

@@ -52,7 +52,7 @@ def test_lifecycle_events_move_the_reserved_load(rig):
     rig.assert_empty()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_events_in_any_order_leave_nothing_reserved(shadow_residency, make_rig, data):
     rig = make_rig(residency=type(shadow_residency)(), workers=3, max_requests_per_worker=4)

@@ -5,7 +5,7 @@ from array import array
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.view import Residency, WorkerId
@@ -168,7 +168,6 @@ _PLACED = st.tuples(st.integers(0, 1), st.lists(_PART, min_size=1, max_size=6), 
 
 
 @given(st.lists(_PLACED, max_size=25))
-@settings(max_examples=60, deadline=None)
 def test_both_replicas_come_to_know_the_same_prompts(steps):
     """Whoever placed them, in flight or served to the end, while no message is lost."""
     pair = known_pair()

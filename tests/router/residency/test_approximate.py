@@ -2,11 +2,10 @@ import itertools
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.residency.approximate import RUN_BYTES, ApproximateCache
-from tests.support.examples import examples
 
 B = 4
 
@@ -105,7 +104,6 @@ steps = st.lists(
 
 
 @given(st.integers(1, 14), steps)
-@settings(max_examples=examples(100), deadline=None)
 def test_the_model_agrees_with_a_naive_cache(capacity, taken):
     view, naive, reserved = ApproximateCache(B, capacity), Naive(capacity), []
     for kind, (bits, rest), extra, hits in taken:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.view import Residency
@@ -104,7 +104,6 @@ blocks = st.lists(st.integers(0, 1), max_size=7)
     st.lists(st.tuples(st.integers(0, 3), blocks, st.booleans()), max_size=8),
     st.lists(blocks, min_size=1, max_size=5),
 )
-@settings(max_examples=200, deadline=None)
 def test_a_match_agrees_with_brute_force(stored, reservations, asked):
     """Four exact slots with closed residency and reservations on top; a reservation counts whole chains."""
     residency = ResidencyMap()

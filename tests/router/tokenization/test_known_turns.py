@@ -21,6 +21,7 @@ from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.local.segmenter import Segmenter
 from router.tokenization.prompt_identifier import INLINE_NEW_BYTES, PromptIdentifier
 from tests.router.tokenization.conftest import MODEL_DIR
+from tests.support.examples import examples
 
 LINE = "Please look at this function and say what is wrong with it. "
 LONG = [{"role": ("user", "assistant")[n % 2], "content": f"{n}: {LINE * 30}"} for n in range(8)]
@@ -74,7 +75,7 @@ def messages_of(model: LocalModel) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 async def test_any_next_turn_has_the_hashes_of_its_whole_text(name, data, loaded, folders, monkeypatch) -> None:
     model = loaded[name]

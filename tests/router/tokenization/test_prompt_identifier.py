@@ -180,7 +180,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(messages=st.lists(JSON, max_size=3), tools=JSON, kwargs=JSON, prompt=JSON)
 async def test_no_exception_leaves_the_identity(
     identity: PromptIdentifier, messages: list, tools: object, kwargs: object, prompt: object

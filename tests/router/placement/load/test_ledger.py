@@ -89,7 +89,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase
-TestAgainstNaiveModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAgainstNaiveModel.settings = settings(stateful_step_count=40)
 
 
 def report(running, waiting=0, usage=0.0):

@@ -4,14 +4,13 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_intdigest
 
 import router.tokenization.body.large_json as skimming
 from router.errors import ErrorKind, RequestError
 from router.tokenization.body.large_json import MAX_MEMBERS, STEP_BYTES, BodySurvey, LargeObjectScan
-from tests.support.examples import examples
 
 NAMES = frozenset({"a", "b", "model"})
 TEXT = st.lists(st.sampled_from(["\\", '"', "[", "]", "{", "}", ",", "x", "é", "\n", '\\"', "\\\\"]), max_size=300).map(
@@ -36,7 +35,6 @@ def skimmed(body: bytes) -> LargeObjectScan:
     st.sampled_from(["", " ", "\n\t\r "]),
     st.booleans(),
 )
-@settings(max_examples=examples(100))
 def test_the_scan_agrees_with_pythons_parser(members: list[tuple[str, object]], space: str, ascii_only: bool) -> None:
     texts = [
         f"{space}{json.dumps(name)}{space}:{space}{json.dumps(value, ensure_ascii=ascii_only)}{space}"

@@ -101,7 +101,7 @@ def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_boundaries_hold_for_any_token_table(maker: str, data: st.DataObject) -> None:
     """The rules of `Segmenter` on their own, without the check."""

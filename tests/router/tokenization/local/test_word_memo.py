@@ -57,7 +57,7 @@ def test_a_tokenizer_that_works_as_known_has_a_memo(renderers: dict[str, ChatRen
 
 
 @pytest.mark.parametrize("name", sorted(WITH_MEMO))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_text_has_the_ids_of_the_tokenizer(
     name: str, data: st.DataObject, renderers: dict[str, ChatRenderer]
