@@ -109,7 +109,8 @@ def test_a_stream_of_32k_ids_takes_200_kb_also_after_a_death(taken_bytes):
     assert stream.kept_bytes == 4 * 32_768
     assert taken_bytes() - empty < 200_000
     request = resumed_prompt(request_of(chained(prompt)), stream.prompt, stream.output, stream.clean, 16, salt)
-    plan = ResumedStream(Resumes(), request, Death("a", SimpleNamespace(add_seam=id), Seam("cut", "a", 0), 0.0), stream, kept, leg)
+    death = Death("a", SimpleNamespace(add_seam=id), Seam("cut", "a", 0), 0.0)
+    plan = ResumedStream(Resumes(), request, death, stream, kept, leg)
     assert len(request.prompt.chain(16)) == 2_048
     later = plan.own_body(None, 0.0).answer_filter
     plan.opened(None, 0.0)
