@@ -45,7 +45,6 @@ def register(parser: argparse.ArgumentParser) -> None:
     for flag, of, default, what in (
         ("--minutes", above_zero, 30.0, "length of a soak with faults or an attack"),
         ("--calibrate-s", above_zero, 15.0, "seconds to find the highest rate"),
-        ("--fault-every", above_zero, 5.0, "mean seconds between faults"),
         ("--restarts", positive, 100, "restarts of gateways and workers together"),
         ("--clients", positive, 12, "clients beside restarts"),
         ("--workers", positive, FleetShape().workers, "number of workers"),
@@ -55,13 +54,6 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", choices=SCENARIOS, default="faults", help="what happens (default %(default)s)")
     parser.add_argument(
         "--classes", action="store_true", help="requests of three classes and five tenants wait in the gateway in turns"
-    )
-    parser.add_argument("--rate", type=above_zero, metavar="X", help="requests per second (default: by the highest)")
-    parser.add_argument(
-        "--time-scale",
-        type=above_zero,
-        metavar="S",
-        help="factor on the modelled step times, so that few CPU cores can serve them (default 4, with restarts 1)",
     )
     parser.add_argument(
         "--memory-limit", type=size_bytes, metavar="SIZE", help="limit of the gateway, set by a cgroup, as in 1GiB"
@@ -80,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         args.logs.mkdir(parents=True, exist_ok=True)
     fleet = FleetShape(
         workers=args.workers,
-        time_scale=args.time_scale or (1.0 if restarts else FleetShape().time_scale),
+        time_scale=1.0 if restarts else FleetShape().time_scale,
         seed=args.seed,
         logs=args.logs,
         memory_limit_bytes=args.memory_limit,
@@ -90,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
     setting = Setting(
         duration_s=args.minutes * 60,
         fleet=fleet,
-        fault_every_s=args.fault_every if args.scenario == "faults" else None,
-        requests_per_s=args.rate,
+        faults=args.scenario == "faults",
         calibrate_s=args.calibrate_s,
         restarts=args.restarts if restarts else 0,
         clients=args.clients,

@@ -34,6 +34,8 @@ DURATION_S = {
 """Range of durations, drawn uniformly. Some pauses are shorter than the stream's idle limit, some longer."""
 LOST_BATCHES = (1, 400)
 AT_ONCE = 2
+EVERY_S = 5.0
+"""Mean time between faults."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class FaultLog:
 class Breaker:
     """Breaks a random worker every few seconds, at most `AT_ONCE` at a time, until cancelled."""
 
-    def __init__(self, fleet: Fleet, admin: Admin, rng: Random, every_s: float) -> None:
+    def __init__(self, fleet: Fleet, admin: Admin, rng: Random, every_s: float = EVERY_S) -> None:
         self._fleet = fleet
         self._admin = admin
         self._rng = rng

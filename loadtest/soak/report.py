@@ -23,7 +23,7 @@ class Verdict:
 
     seed: int
     duration_s: float
-    requests_per_s: float
+    requests_per_s: float = 0.0
     highest_requests_per_s: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: dict[str, int] = field(default_factory=dict)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -16,6 +14,7 @@ from rich.console import Console
 
 from loadtest.fleet.process import StartError
 from loadtest.load.seen import Kind, Seen
+from loadtest.report.summary import percentile
 from loadtest.soak.attack.attacker import Attack
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape
@@ -51,15 +50,13 @@ SHOWN = 20
 class Setting:
     """The settings of a run.
 
-    If `requests_per_s` is None, the rate is a share of the highest one, found in `calibrate_s`. With `restarts`, that
-    many processes are replaced under the load of `clients`, and there is no rate and no duration.
+    The rate is a share of the highest one, found in `calibrate_s`. With `restarts`, that many processes are replaced
+    under the load of `clients`, and there is no rate and no duration.
     """
 
     duration_s: float
     fleet: FleetShape
-    fault_every_s: float | None = None
-    """Mean time between faults; None: no faults."""
-    requests_per_s: float | None = None
+    faults: bool = False
     calibrate_s: float = 15.0
     restarts: int = 0
     clients: int = 12
@@ -74,12 +71,12 @@ class Soak:
         self._console = console
         self._admin = Admin(fleet.admin_url)
         self._gauges = Gauges(fleet.gateway.pid)
-        self._breaker = Breaker(fleet, self._admin, Random(setting.fleet.seed), setting.fault_every_s or math.inf)
+        self._breaker = Breaker(fleet, self._admin, Random(setting.fleet.seed))
         by_takeover = setting.restarts - setting.restarts // 2
         self._restarts = Restarts(fleet, self._admin, by_takeover, setting.restarts // 2)
         self._first_byte_s: list[float] = []
         self._judging: set[asyncio.Task[None]] = set()
-        self.verdict = Verdict(setting.fleet.seed, setting.duration_s, setting.requests_per_s or 0.0)
+        self.verdict = Verdict(setting.fleet.seed, setting.duration_s)
 
     async def run(self) -> Verdict:
         verdict, workers = self.verdict, [worker.id for worker in self._fleet.workers]
@@ -138,7 +135,7 @@ class Soak:
         minutes = setting.duration_s / 60
         verdict.highest_requests_per_s = await traffic.keep_busy(CALIBRATION_CLIENTS, setting.calibrate_s)
         share = QUARTER if setting.fleet.attacked else HALF
-        verdict.requests_per_s = setting.requests_per_s or verdict.highest_requests_per_s * share
+        verdict.requests_per_s = verdict.highest_requests_per_s * share
         self._say(
             f"{verdict.highest_requests_per_s:.1f} requests/s at most; going on with "
             f"{verdict.requests_per_s:.1f}/s for {minutes:g} min, seed {verdict.seed}"
@@ -155,7 +152,7 @@ class Soak:
     async def _watch(self, traffic: Traffic) -> None:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(traffic.run(self.verdict.requests_per_s))]
-        if self._setting.fault_every_s is not None:
+        if self._setting.faults:
             tasks.append(loop.create_task(self._breaker.run()))
         began_s = shown_s = loop.time()
         while (now_s := loop.time()) < began_s + self._setting.duration_s and self._fleet.gateway.alive:
@@ -234,7 +231,8 @@ class Soak:
 
     def _conclude(self, before: Rest | None, after: Rest) -> None:
         verdict = self.verdict
-        verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
+        p50_ms, p99_ms, most_ms = (percentile(self._first_byte_s, share) * 1e3 for share in (0.5, 0.99, 1.0))
+        verdict.first_byte_ms = p50_ms, p99_ms, most_ms
         verdict.faults = self._faults()
         verdict.failures += self._breaker.troubles
         if verdict.unexplained:
@@ -259,12 +257,6 @@ class Soak:
             verdict.failures.append(f"memory grew by {verdict.rss_growth_mb:.1f} MB in the second half")
         if not _no_more(after, before):
             verdict.failures.append(f"left open at rest: {before} before, {after} after")
-
-
-def first_byte_ms(waits_s: Sequence[float]) -> tuple[float, float, float]:
-    """Return median, 99th percentile and maximum in milliseconds; zeros if there are no waits."""
-    ordered = sorted(waits_s) or [0.0]
-    return tuple(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3 for share in (0.5, 0.99, 1.0))  # type: ignore[return-value]
 
 
 def _no_more(after: Rest, before: Rest) -> bool:

@@ -8,7 +8,6 @@ from loadtest.__main__ import main
 from loadtest.arguments import size_bytes
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.soak.attack.attacker import ATTACKS, Attack, Attacker
-from loadtest.soak.run import first_byte_ms
 from tests.support.commands import run_here
 
 
@@ -46,11 +45,6 @@ def test_an_attacker_that_ends_early_fails_the_soak():
     assert "ended early" in attack.troubles[0]
 
 
-def test_waits_for_the_first_byte_in_milliseconds():
-    assert first_byte_ms([0.001] * 99 + [0.5]) == (1.0, 500.0, 500.0)
-    assert first_byte_ms([]) == (0.0, 0.0, 0.0)
-
-
 def test_without_a_cgroup_the_command_says_so(monkeypatch, capsys):
     def none(limit_bytes):
         raise NoMemoryGroup("no memory cgroup can be made: read-only")
@@ -68,7 +62,7 @@ def test_a_minute_beside_an_attacker_under_a_limit_fails_no_request_of_others(tm
         MemoryGroup(2**30).remove()
     except NoMemoryGroup:
         limit = []
-    flags = ["--minutes", "1", "--calibrate-s", "5", "--rate", "4", "--workers", "2", "--scenario", "attack"]
+    flags = ["--minutes", "1", "--calibrate-s", "5", "--workers", "2", "--scenario", "attack"]
     flags += [*limit, "--json", tmp_path / "soak.json", "--logs", tmp_path]
     code, printed = run_here(capsys, main, ["soak", *flags])
     report = json.loads((tmp_path / "soak.json").read_text())
