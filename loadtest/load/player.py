@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import chain, count, islice
 from random import Random
 
 import msgspec
@@ -30,6 +30,8 @@ TICK_S = 0.02
 EARLY_S = 0.001
 """uvloop wakes up to a millisecond early."""
 Due = tuple[float, Session]
+Written = tuple[Session, bytes]
+"""A session and its first request."""
 
 
 class Player:
@@ -52,12 +54,13 @@ class Player:
         self._place = place
         self._prompts = prompts
         self._tell, self._lag = tell, lag
-        cap = order.max_concurrency
-        share = 0 if cap is None else len(range(place, cap, order.processes))
-        self._gate = None if cap is None else asyncio.Semaphore(share)
-        self._clients = share if cap is not None else 0
         self._begin_s = 0.0
         self._client = Client(order.url, headers=order.headers)
+        at_once = order.users or order.max_concurrency
+        share = 0 if at_once is None else len(range(place, at_once, order.processes))
+        self._gate = None if order.is_closed or at_once is None else asyncio.Semaphore(share)
+        opening = islice(self._mine, share) if order.is_closed else ()
+        self._opening = [self._written(one) for _, one in opening]  # all at once they would take a second of the run
 
     async def play(self, begin_s: float) -> None:
         """Play from `begin_s` of `time.monotonic` on, and wait for the answers."""
@@ -73,13 +76,13 @@ class Player:
     # The open loop.
 
     async def _open(self) -> None:
-        ready: deque[tuple[Session, bytes]] = deque()
+        ready: deque[Written] = deque()
 
         def times() -> Iterator[float]:
             for due_s, session in self._due():
                 if due_s >= self._order.length_s:
                     return
-                ready.append((session, self._request(session, session.calls[0], {})))  # written before it is due
+                ready.append(self._written(session))  # before it is due
                 yield self._begin_s + due_s
 
         async with asyncio.TaskGroup() as group:
@@ -111,22 +114,20 @@ class Player:
     # The closed loop, and users.
 
     async def _closed(self) -> None:
-        users = self._order.users
         await asyncio.sleep(self._begin_s - time.monotonic() + EARLY_S)
-        clients = self._clients if users is None else len(range(self._place, users, self._order.processes))
         async with asyncio.TaskGroup() as group:
-            for number in range(clients):
-                group.create_task(self._one_client(number))
+            for number, written in enumerate(self._opening):
+                group.create_task(self._one_client(number, written))
 
-    async def _one_client(self, number: int) -> None:
+    async def _one_client(self, number: int, opening: Written) -> None:
         order = self._order
         rng = Random(f"{order.seed}: client {number} of {self._place}")
         if order.think_s:  # so that users do not all ask at once
             await asyncio.sleep(rng.uniform(0.0, order.think_s))
-        for _, session in self._mine:
+        for session, request in chain((opening,), ((one, None) for _, one in self._mine)):
             if self._over():
                 return
-            await self._session(session)
+            await self._session(session, request)
             if order.think_s:
                 await asyncio.sleep(rng.expovariate(1.0 / order.think_s))
 
@@ -157,6 +158,9 @@ class Player:
                 return
             answers[call.answer] = seen.text
 
+    def _written(self, session: Session) -> Written:
+        return session, self._request(session, session.calls[0], {})
+
     def _class(self, session: Session) -> TrafficClass | None:
         """Return the session's class, the same in every process."""
         classes = self._order.classes
@@ -173,7 +177,7 @@ class Player:
 
     async def _ask(self, request: bytes, seen: Seen) -> float:
         """Send a request once the limit lets it; return the seconds for which it waited."""
-        if self._gate is None or self._order.is_closed:
+        if self._gate is None:
             await self._watch(request, seen)
             return 0.0
         waits, began_s = self._gate.locked(), time.monotonic()

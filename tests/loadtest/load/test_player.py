@@ -68,6 +68,16 @@ async def test_a_closed_loop_has_its_number_of_requests_at_a_time(wording):
     assert most <= 3
 
 
+async def test_a_closed_loops_first_prompts_are_written_before_it_begins(wording):
+    one = order("http://127.0.0.1:1", max_concurrency=6, processes=2)
+    written, drawn = [], source(one.dataset, one.seed, wording)
+    prompts = Prompts(one, wording, drawn.texts)
+    body = prompts.body
+    prompts.body = lambda call, answers: written.append(call) or body(call, answers)
+    Player(one, prompts, first(drawn.sessions, 20), print, print, place=1)
+    assert len(written) == 3
+
+
 async def test_an_open_loop_with_a_limit_counts_the_wait(wording):
     async with worker() as url:
         found, _ = await played(order(url, max_concurrency=1), wording)
