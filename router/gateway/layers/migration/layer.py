@@ -134,7 +134,7 @@ class MigrationRewrite(Rewrite):
     """One stream: whether it can go on elsewhere, what is known of it, and how often it has."""
 
     __slots__ = (
-        "_again", "_asks", "_body", "_counted", "_feature", "_leg", "_moves", "_refused_ids", "_request",
+        "_again", "_body", "_counted", "_feature", "_leg", "_moves", "_refused_ids", "_request",
         "_salt", "_settings", "_stream",
     )  # fmt: skip
 
@@ -143,8 +143,6 @@ class MigrationRewrite(Rewrite):
         self._request = request
         self._settings: MigrationSettings | None = None
         self._counted = self._refused_ids = False
-        self._asks = False
-        """The client asked for the ids itself."""
         self._salt: str | None = None
         self._body: ContinuationBody | None = None
         self._stream: TrackedStream | None = None
@@ -158,7 +156,7 @@ class MigrationRewrite(Rewrite):
 
     def outgoing(self, made: OutgoingBody, ticket: Ticket, now_s: float) -> OutgoingBody:
         settings = self._settings = self._feature.of(ticket.request.route)
-        self._leg = self._stream = self._again = None
+        self._leg = self._stream = self._body = self._again = None
         if settings is None:
             return made
         fields = fields_of(made.body)
@@ -189,7 +187,6 @@ class MigrationRewrite(Rewrite):
         self._stream.asks_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
         self._body = ContinuationBody(path, body, fields)
         self._leg = LegFilter(self._stream, made.answer_filter, self.may_go_on, holds=asks or logprobs)
-        self._asks = asks
         if not asks:
             question = appended(body, b"return_token_ids", b"true")
             assert question is not None  # the body was decoded as an object
@@ -203,7 +200,8 @@ class MigrationRewrite(Rewrite):
 
     def takes_back(self, attempt: LayeredAttempt) -> bool:
         """Send further attempts without the question: another engine refuses it."""
-        if self._leg is None or self._asks or attempt.answer_filter is not self._leg:
+        leg = self._leg
+        if leg is None or not leg.stream.hides or attempt.answer_filter is not leg:
             return False
         self._leg = self._body = self._stream = None
         self._refused_ids = True
@@ -212,12 +210,14 @@ class MigrationRewrite(Rewrite):
 
     @property
     def kept_bytes(self) -> int:
-        again, body, stream = self._again, self._body, self._stream
-        kept_bytes = 0 if again is None else len(again.body)
-        return kept_bytes if body is None or stream is None else body.kept_bytes + stream.kept_bytes
+        parts_bytes = 0 if self._again is None else len(self._again.body)
+        parts_bytes += 0 if self._body is None else self._body.kept_bytes
+        return parts_bytes + (0 if self._stream is None else self._stream.kept_bytes)
 
     def begun(self) -> None:
         self._again = None
+        if self._stream is not None and self._stream.lost is not None:
+            self._body = None
 
     def answered(self, attempt: LayeredAttempt, tail: Sequence[bytes], usage: Usage) -> None:
         answer, stream = attempt.response, self._stream
@@ -234,7 +234,7 @@ class MigrationRewrite(Rewrite):
     def _why_not(self, *, dies: bool = True) -> Ineligible | None:
         stream, settings, body = self._stream, self._settings, self._body
         if stream is None or settings is None or body is None:
-            return Ineligible.NO_IDS
+            return Ineligible.NO_IDS if stream is None or stream.lost is None else stream.lost
         if dies and self._moves >= settings.limit:
             return Ineligible.LIMIT
         if stream.refusal is not None:

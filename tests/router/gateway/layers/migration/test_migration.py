@@ -259,6 +259,18 @@ async def test_a_route_without_migration_asks_for_nothing(rig):
     assert first.bodies == [json.loads(body_of())] and second.bodies == []
 
 
+async def test_a_stream_that_gets_too_long_keeps_nothing(rig):
+    routes = [{"name": "default", "layers": {"migration": {"limit": 1, "max_tokens": len(PROMPT) + 20}}}]
+    first = TokenWorker("word " * 40, 100, "reset", pause_s=1.0)
+    gate = await rig(first, TokenWorker(name="other"), routes=routes)
+    client = await gate.send(post(body=body_of(tools=[{"type": "function", "function": {"name": "f" * 10_000}}])))
+    await eventually(lambda: len(gate.workers[0].requests) == 1)
+    await eventually(lambda: gate.gateway.statistics()["migration"]["kept_bytes"] == 0)
+    assert not gate.idle  # it counts nothing before its end
+    assert error_of(await client.read()) == "worker_died_in_stream"
+    assert gate.counted("migrations") == [("cut", "length")]
+
+
 async def test_a_worker_without_ids_ends_as_before(rig):
     gate, reply = await migrated(rig, TokenWorker(ANSWER, 9, ids=False), TokenWorker(ANSWER, name="other"))
     assert error_of(reply) == "worker_died_in_stream"
