@@ -80,6 +80,9 @@ class WorkerConfig(Section, frozen=True):
     of llm-d's sidecar."""
     maintenance: bool = False
     """Send the worker no new requests, as after a drain."""
+    migrate_after_s: Annotated[float, Meta(ge=0)] | None = None
+    """With `maintenance`: answers in progress move to other workers after this time, on routes with the layer
+    `migration`. Default: the route's `drain_after_s`."""
     host: WorkerHost = "worker"
     """The Host of requests: `worker` (that of the URL), `client` (as the client sent it), or a name, which is then also
     the name in TLS. X-Forwarded-Host has the client's Host in all cases."""

@@ -153,4 +153,7 @@ class RunningGateway:
 def describe(fleet: Fleet, name: str, worker: WorkerConfig) -> None:
     """Bring a worker of the fleet to its settings: its description, and whether it is drained."""
     fleet.describe(name, worker.labels, worker.weight, worker.name, worker.role)
-    (fleet.drain if worker.maintenance else fleet.undrain)(name)
+    if worker.maintenance:
+        fleet.drain(name, worker.migrate_after_s)
+    else:
+        fleet.undrain(name)

@@ -176,21 +176,40 @@ async def remove_worker(call: Call) -> Answer:
     return await changes.answered(call, await changes.make(call, edits.remove_worker(name), f"removed worker {name}"))
 
 
-def _set_maintenance(verb: str, until: str, problem: str) -> Callable[[Handle], Operation]:
+_MIGRATE_AFTER = Query(
+    "migrate_after_s",
+    0,
+    86_400,
+    "seconds after which answers in progress move to other workers, on routes with migration; default: the route's "
+    "drain_after_s",
+)
+
+
+def _set_maintenance(verb: str, until: str, problem: str, *more: Query) -> Callable[[Handle], Operation]:
     wait_s = Query("wait_s", 0, 3_600, f"seconds to wait until {until}; default: do not wait")
     problems = {409: problem, **_UNKNOWN, **_WRONG_QUERY}
     return change(
-        "POST", f"workers/{{id}}/{verb}", role=Role.OPERATE, gives=Worker, query=(wait_s, DRY_RUN), problems=problems
+        "POST",
+        f"workers/{{id}}/{verb}",
+        role=Role.OPERATE,
+        gives=Worker,
+        query=(wait_s, *more, DRY_RUN),
+        problems=problems,
     )
 
 
 @_set_maintenance(
-    "drain", "no request is at the worker", "requests are still there after wait_s; the worker stays drained"
+    "drain",
+    "no request is at the worker",
+    "requests are still there after wait_s; the worker stays drained",
+    _MIGRATE_AFTER,
 )
 async def drain_worker(call: Call) -> Answer:
     """Send a worker no new requests; with wait_s, answer once no request is there. Idempotent."""
     name, wait_s = call.path["id"], call.query["wait_s"]
-    outcome = await changes.make(call, edits.set_maintenance(name, True), f"drained worker {name}")
+    outcome = await changes.make(
+        call, edits.set_maintenance(name, True, call.query["migrate_after_s"] or None), f"drained worker {name}"
+    )
     if wait_s and not call.dry_run:
         now = await _wait(call.system, name, wait_s, lambda now: now.quiet or not now.draining)
         if call.system.takeover_state is TakeoverState.DONE:

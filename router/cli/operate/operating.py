@@ -51,6 +51,7 @@ def call(
     document: dict[str, Any] | None = None,
     *,
     wait_s: int = 0,
+    migrate_after_s: int = 0,
     limit_s: float | None = None,
     if_match: str | None = None,
     dry_run: bool | None = None,
@@ -59,7 +60,8 @@ def call(
     from router.cli.operate.admin_client import ask
 
     tried = getattr(arguments, "dry_run", False) if dry_run is None else dry_run
-    query = [*([f"wait_s={wait_s}"] if wait_s else []), *(["dry_run=true"] if tried else [])]
+    times = {"wait_s": wait_s, "migrate_after_s": migrate_after_s}
+    query = [*[f"{name}={value}" for name, value in times.items() if value], *(["dry_run=true"] if tried else [])]
     return ask(
         arguments.url,
         method,

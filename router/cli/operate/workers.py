@@ -34,6 +34,14 @@ def register(commands: Commands) -> None:
     for parser in (remove, drain, undrain):
         parser.add_argument("id", metavar="HOST:PORT", help="id of the worker")
     worker_operations.register(workers)
+    drain.add_argument(
+        "--migrate-after",
+        metavar="SECONDS",
+        type=_seconds,
+        default=0,
+        help="move answers in progress to other workers after this time, on routes with migration (default: the "
+        "route's drain_after_s)",
+    )
     for parser, what in ((drain, "no request is there"), (undrain, "it takes requests")):
         parser.add_argument("--wait", metavar="SECONDS", type=_seconds, default=0, help=f"wait until {what}")
 
@@ -95,7 +103,9 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "POST", f"{_path(arguments)}/drain", wait_s=arguments.wait)
+    reply = call(
+        arguments, "POST", f"{_path(arguments)}/drain", wait_s=arguments.wait, migrate_after_s=arguments.migrate_after
+    )
     return changed(arguments, reply, f"{arguments.id} gets no new requests")
 
 
@@ -109,6 +119,7 @@ def _path(arguments: argparse.Namespace) -> str:
 
 
 def _seconds(text: str) -> int:
-    if text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 3_600:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time; write whole seconds from 1 to 3600")
+    number = text.removesuffix("s")
+    if number.isascii() and number.isdecimal() and 1 <= int(number[:6]) <= 3_600:
+        return int(number)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time; write whole seconds from 1 to 3600, as in 20s")

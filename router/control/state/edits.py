@@ -31,9 +31,9 @@ def add_worker(worker: WorkerConfig) -> Edit:
 remove_worker, change_worker = WORKERS.remove, WORKERS.change
 
 
-def set_maintenance(name: str, maintenance: bool) -> Edit:
+def set_maintenance(name: str, maintenance: bool, migrate_after_s: float | None = None) -> Edit:
     """Drain a worker, or undrain it. Raises `NameUnknownError`."""
-    return WORKERS.change(name, {"maintenance": maintenance})
+    return WORKERS.change(name, {"maintenance": maintenance, "migrate_after_s": migrate_after_s})
 
 
 def set_maintenance_of(names: Collection[str], maintenance: bool, *, others: bool | None = None) -> Edit:
@@ -41,7 +41,9 @@ def set_maintenance_of(names: Collection[str], maintenance: bool, *, others: boo
 
     def edit(settings: LiveSettings) -> LiveSettings:
         workers = {
-            name: replace(each, maintenance=each.maintenance if wanted is None else wanted)
+            name: each
+            if wanted is None or wanted is each.maintenance
+            else replace(each, maintenance=wanted, migrate_after_s=None)
             for name, each in settings.workers.items()
             for wanted in [maintenance if name in names else others]
         }

@@ -92,6 +92,8 @@ class FleetEndpoint:
     ranks: RankNumbers = field(default_factory=RankNumbers)
     candidates: tuple[Candidate, ...] = ()
     draining: bool = False
+    migrate_after_s: float | None = None
+    """When answers leave it in a drain, in place of what their route says."""
     stopping_since_s: float | None = None
     """When the worker answered that it shuts down; None if its present process has not."""
     lengths: dict[str, int] = field(default_factory=dict)

@@ -145,8 +145,12 @@ class Fleet:
             endpoint.labels, endpoint.weight = labels, weight
             self._forget_candidate_sets()
 
-    def drain(self, endpoint_id: str) -> None:
+    def drain(self, endpoint_id: str, migrate_after_s: float | None = None) -> None:
+        """Send no new requests. Answers in progress move `migrate_after_s` later; None: as their route says."""
         self._set_draining(endpoint_id, True)
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            endpoint.migrate_after_s = migrate_after_s
 
     def undrain(self, endpoint_id: str) -> None:
         """Send requests to the endpoint again, also if it has answered that it shuts down."""

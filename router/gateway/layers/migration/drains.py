@@ -31,7 +31,8 @@ class MovableRequest(Protocol):
 class Drains:
     """Looks at the fleet while it is `on`, and offers the requests of workers that drain to move, the oldest first.
 
-    `after_s` returns after how much of a drain the requests of a route move; None for never. Only as many move at once
+    `after_s` returns after how much of a drain the requests of a route move, None for never, unless the endpoint has
+    its own time. Only as many move at once
     as have a permit. Where one finds no place, the younger ones for the same model do not look for one.
     """
 
@@ -61,8 +62,8 @@ class Drains:
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
         now_s, before = self._loop.time(), self._since_s
-        draining = [one.id for one in self._fleet.endpoints if one.state is WorkerState.DRAINING]
-        self._since_s = {one: before.get(one, now_s) for one in draining}
+        draining = [one for one in self._fleet.endpoints if one.state is WorkerState.DRAINING]
+        self._since_s = {one.id: before.get(one.id, now_s) for one in draining}
         if draining:
             self._offer(now_s)
 
@@ -78,8 +79,10 @@ class Drains:
     def _leaving(self, now_s: float) -> Iterator[tuple[Ticket, MovableRequest]]:
         for request in self._running:
             for ticket in request.tickets:
-                since_s = self._since_s.get(ticket.candidate.endpoint.id)
-                after_s = None if since_s is None else self._after_s(ticket.request.route)
+                endpoint = ticket.candidate.endpoint
+                since_s, after_s = self._since_s.get(endpoint.id), endpoint.migrate_after_s
+                if since_s is not None and after_s is None:
+                    after_s = self._after_s(ticket.request.route)
                 if since_s is not None and after_s is not None and now_s - since_s >= after_s:
                     yield ticket, request
 

@@ -77,7 +77,7 @@ class Migration(RewriteFeature):
         wanted = settings_by_route(routes, self.name, self.settings)
         self._by_route = {route: one for route, one in wanted.items() if one.limit}
         self._prefills_per_worker = max([one.prefills_per_worker for one in self._by_route.values()], default=1)
-        self.drains.switch(any(one.drain_after_s is not None for one in self._by_route.values()))
+        self.drains.switch(bool(self._by_route))
         return bool(self._by_route)
 
     def close(self) -> None:

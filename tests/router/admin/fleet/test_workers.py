@@ -106,6 +106,17 @@ async def test_drain_and_undrain(client, system, problem):
     problem(await client.post("/admin/v1/workers/b:2/undrain"), 404)
 
 
+async def test_a_drain_may_say_when_answers_move(client, system, problem):
+    worker = system.join("http://a:1")
+    for query, after_s in (("?migrate_after_s=20", 20.0), ("", None), ("?migrate_after_s=7", 7.0)):
+        assert (await client.post(f"/admin/v1/workers/{worker}/drain{query}")).status_code == 200
+        assert system.fleet.get(worker).migrate_after_s == after_s
+    await client.post(f"/admin/v1/workers/{worker}/undrain")
+    await client.post(f"/admin/v1/workers/{worker}/drain")
+    assert system.fleet.get(worker).migrate_after_s is None
+    problem(await client.post(f"/admin/v1/workers/{worker}/drain?migrate_after_s=soon"), 422)
+
+
 async def test_a_drain_that_waits_answers_once_nothing_is_there(client, system, problem):
     worker = system.join("http://a:1")
     system.requests[worker] = 2

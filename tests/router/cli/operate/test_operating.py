@@ -20,7 +20,9 @@ async def test_workers_are_added_drained_listed_and_removed(run, system):
     code, out, err = await run("workers", "add", f"http://{ADDED}", "--label", "rack=7")
     assert (code, "added http://127.0.0.1:9" in out) == (0, True)
     assert "state_dir is not set" in err
-    assert (await run("workers", "drain", ADDED))[:2] == (0, f"{ADDED} gets no new requests\n")
+    drained = await run("workers", "drain", ADDED, "--migrate-after", "20s")
+    assert drained[:2] == (0, f"{ADDED} gets no new requests\n")
+    assert system.fleet.get(ADDED).migrate_after_s == 20
     listed = (await run("workers", "list"))[1]
     assert ADDED in listed and "draining" in listed and "rack=7" in listed
     document = json.loads((await run("workers", "list", "-o", "json"))[1])

@@ -32,10 +32,13 @@ class Clock:
 
 
 class Running:
-    def __init__(self, route="slow", arrived_s=0.0, worker="a", model="m", finds=True):
+    def __init__(self, route="slow", arrived_s=0.0, worker="a", model="m", finds=True, own_s=None):
         request = SimpleNamespace(route=route, model=model, arrived_s=arrived_s)
         self.tickets = [
-            SimpleNamespace(request=request, candidate=SimpleNamespace(endpoint=SimpleNamespace(id=worker)))
+            SimpleNamespace(
+                request=request,
+                candidate=SimpleNamespace(endpoint=SimpleNamespace(id=worker, migrate_after_s=own_s)),
+            )
         ]
         self.offers, self.finds = [], finds
 
@@ -73,6 +76,16 @@ def test_nothing_is_asked_before_the_time(clock, drains):
     assert fast.offers and not slow.offers
     clock.runs(1.0)
     assert slow.offers and not never.offers and not elsewhere.offers
+
+
+@pytest.mark.parametrize("route", AFTER_S)
+def test_a_drain_may_have_a_time_of_its_own(clock, drains, route):
+    one = Running(route, own_s=5.0)
+    drains(one)
+    clock.runs(4.5)
+    assert not one.offers
+    clock.runs(1.0)
+    assert one.offers
 
 
 def test_a_drain_begins_again_after_the_feature_was_off(clock, drains):

@@ -4,7 +4,11 @@ import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from router.config.model import WorkerConfig
+from router.control.running_gateway import describe
+from router.control.state.desired_state import DesiredState, FoundWorker, live_settings
 from router.gateway.layers.migration import drains
 from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
@@ -548,6 +552,34 @@ async def test_an_answer_leaves_a_worker_that_drains(rig, often):
     assert "failed stream" not in gate.recorded.events and "cancelled" in gate.recorded.events
     await eventually(lambda: gate.workers[0].requests[0].gone.is_set())
     assert gate.idle
+
+
+def discovery_drops(gate, name):
+    worker = WorkerConfig(f"http://{name}")
+    settings = replace(live_settings(gate.config), workers={name: worker})
+    found = {name: FoundWorker(worker=worker, source="dns", leaving=True)}
+    state = DesiredState(version=1, lineage="a", settings=settings, discovered=found)
+    describe(gate.fleet, name, state.effective.workers[name])
+
+
+WAYS = {
+    "an operator with a time": (ROUTES, lambda gate, name: gate.fleet.drain(name, 0.1)),
+    "discovery names it no more": (leaving(0.1), discovery_drops),
+    "it says that it shuts down": (
+        leaving(0.1),
+        lambda gate, name: setattr(gate.fleet.get(name), "stopping_since_s", gate.loop.time()),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_way_to_drain_moves_answers(rig, often, way):
+    routes, drain = WAYS[way]
+    gate = await rig(TokenWorker(ANSWER, 9, "silence"), TokenWorker(ANSWER, name="other"), routes=routes)
+    client = await begun_at_first(gate)
+    drain(gate, gate.workers[0].id)
+    assert text_of(events_of(await client.read())) == ANSWER
+    assert gate.counted("migrations") == [("drain", "resumed")]
 
 
 async def test_the_worker_after_the_drain_may_die_too(rig, often):
