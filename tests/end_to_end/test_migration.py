@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from contextlib import ExitStack
+from time import monotonic
 
 import httpx
 import pytest
@@ -24,8 +25,10 @@ SETTINGS = (
 WORKER = ("--time-scale", "5", "--character-share", "0.2", "--no-kv-events")
 
 
-def body(number):
-    members = {"model": "warmroute-simulated", "stream": True, "max_tokens": 150, "temperature": 0, "ignore_eos": True}
+def body(number, tokens):
+    members = {"model": "warmroute-simulated", "stream": True, "max_tokens": tokens} | {
+        "temperature": 0, "ignore_eos": True
+    }  # fmt: skip
     asked = {"messages": [{"role": "system", "content": SECRET}, {"role": "user", "content": f"Question {number}"}]}
     asked = {"prompt": f"{SECRET} {number}"} if number % 2 else asked
     return members | asked | {"stream_options": {"include_usage": True}}
@@ -40,17 +43,58 @@ def seen(lines):
     return text, [one["finish_reason"] for one in choices if one["finish_reason"]], events[-1]["usage"]["total_tokens"]
 
 
-async def answer(client, number):
-    async with client.stream("POST", TEXT if number % 2 else CHAT, json=body(number)) as reply:
+async def answer(client, number, tokens):
+    async with client.stream("POST", TEXT if number % 2 else CHAT, json=body(number, tokens)) as reply:
         return seen([line async for line in reply.aiter_lines()])
 
 
-async def answers(client, disturb=None):
-    asked = [asyncio.create_task(answer(client, number)) for number in range(STREAMS)]
+async def answers(client, disturb=None, streams=STREAMS, tokens=150):
+    asked = [asyncio.create_task(answer(client, number, tokens)) for number in range(streams)]
     await asyncio.sleep(BEFORE_S)
     if disturb is not None:
-        disturb()
+        await disturb()
     return await asyncio.gather(*asked)
+
+
+class Fleet:
+    """A gateway and its worker processes, which can be killed and started again."""
+
+    def __init__(self, stack, folder, workers, flags=WORKER):
+        self.stack, self.flags, first_port = stack, flags, free_ports(workers)
+        self.ports = [str(first_port + index) for index in range(workers)]
+        self.workers = [self.started(port) for port in self.ports]
+        (folder / "gateway.yaml").write_text(SETTINGS)
+        urls = [flag for port in self.ports for flag in ("--worker", f"http://127.0.0.1:{port}")]
+        gateway = Process(warmroute("serve", *ANY_PORT, "--config", str(folder / "gateway.yaml"), *urls), "gateway")
+        stack.callback(gateway.stop)
+        self.served = Gateway(gateway)
+        gateway.wait_for(rf"\bready\b.*workers_ready={workers}")
+
+    def started(self, port):
+        worker = Process(warmroute("worker", "--port", port, *self.flags), f"worker {port}")
+        self.stack.callback(worker.stop)
+        return worker
+
+    def client(self):
+        return httpx.AsyncClient(base_url=self.served.url, timeout=600, limits=httpx.Limits(max_connections=None))
+
+    async def moved(self, client, trigger):
+        metrics = (await client.get(f"{self.served.admin}/metrics")).text
+        moved = f'warmroute_migrations_total{{outcome="resumed",trigger="{trigger}"}} '
+        return float(metrics.split(moved)[1].split("\n")[0])
+
+    async def restart_each(self, client, migrate_after_s):
+        """Restart all workers in turn. Return by worker the seconds until it was empty, and until it served again."""
+        times_s = []
+        for number, port in enumerate(self.ports):
+            began_s, admin = monotonic(), f"{self.served.admin}/admin/v1/workers/127.0.0.1:{port}"
+            (await client.post(f"{admin}/drain?wait_s=300&migrate_after_s={migrate_after_s}")).raise_for_status()
+            drained_s = monotonic() - began_s
+            await asyncio.to_thread(self.workers[number].stop)
+            self.workers[number] = self.started(port)
+            (await client.post(f"{admin}/undrain?wait_s=300")).raise_for_status()
+            times_s.append((drained_s, monotonic() - began_s))
+        return times_s
 
 
 @pytest.mark.parametrize(
@@ -62,21 +106,47 @@ async def answers(client, disturb=None):
     ],
 )
 async def test_no_stream_breaks(tmp_path, flags, number, trigger):
-    first_port = free_ports(WORKERS)
-    ports = [str(first_port + index) for index in range(WORKERS)]
-    (tmp_path / "gateway.yaml").write_text(SETTINGS)
-    urls = [flag for port in ports for flag in ("--worker", f"http://127.0.0.1:{port}")]
     with ExitStack() as stack:
-        workers = [Process(warmroute("worker", "--port", port, *WORKER, *flags), f"worker {port}") for port in ports]
-        for worker in workers:
-            stack.callback(worker.stop)
-        gateway = Process(warmroute("serve", *ANY_PORT, "--config", str(tmp_path / "gateway.yaml"), *urls), "gateway")
-        stack.callback(gateway.stop)
-        served = Gateway(gateway)
-        gateway.wait_for(r"\bready\b.*workers_ready=3")
-        async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+        fleet = Fleet(stack, tmp_path, WORKERS, (*WORKER, *flags))
+
+        async def kill():
+            os.kill(fleet.workers[0].pid, number)
+
+        async with fleet.client() as client:
             expected = await answers(client)
-            assert await answers(client, lambda: os.kill(workers[0].pid, number)) == expected
-            metrics = (await client.get(f"{served.admin}/metrics")).text
-    moved = f'warmroute_migrations_total{{outcome="resumed",trigger="{trigger}"}} '
-    assert float(metrics.split(moved)[1].split("\n")[0]) >= 2
+            assert await answers(client, kill) == expected
+            assert await fleet.moved(client, trigger) >= 2
+
+
+async def test_a_rolling_restart_breaks_no_stream(tmp_path):
+    """All workers are drained, stopped and started again under answers that outlast most of it."""
+    with ExitStack() as stack:
+        fleet, times_s = Fleet(stack, tmp_path, WORKERS), []
+
+        async def restart():
+            times_s.extend(await fleet.restart_each(client, 1))
+
+        async with fleet.client() as client:
+            expected = await answers(client, tokens=400)
+            assert await answers(client, restart, tokens=400) == expected
+            assert await fleet.moved(client, "drain") >= 2
+    assert all(drained_s < 20.0 for drained_s, _ in times_s), times_s
+
+
+@pytest.mark.measures
+@pytest.mark.nightly
+async def test_a_rolling_restart_under_100_long_streams(tmp_path):
+    """Prints the table of `docs/results/migration.md`: run it with `-s`."""
+    streams, tokens, times_s = 100, 900, []
+    with ExitStack() as stack:
+        fleet = Fleet(stack, tmp_path, 4, ("--time-scale", "10", *WORKER[2:]))
+
+        async def restart():
+            times_s.extend(await fleet.restart_each(client, 10))
+
+        async with fleet.client() as client:
+            ended = await answers(client, restart, streams, tokens)
+            moves = await fleet.moved(client, "drain")
+    print(f"moves {moves:g}; seconds until empty, and until ready again: {times_s}")
+    assert len(ended) == streams and all(finish == ["length"] for _, finish, _ in ended)
+    assert all(drained_s <= 20.0 for drained_s, _ in times_s), times_s
