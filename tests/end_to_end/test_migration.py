@@ -17,6 +17,8 @@ from tests.end_to_end.conftest import ANY_PORT, Gateway
 pytestmark = pytest.mark.slow
 
 STREAMS, WORKERS, BEFORE_S = 18, 3, 2.0
+PROMPT_WORDS = 500
+"""Where times are measured: about two tokens a word."""
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SECRET = "SECRET-SYSTEM-PROMPT"
 SETTINGS = (
@@ -25,12 +27,15 @@ SETTINGS = (
 WORKER = ("--time-scale", "5", "--character-share", "0.2", "--no-kv-events")
 
 
-def body(number, tokens):
+def body(number, tokens, words=0):
     members = {"model": "warmroute-simulated", "stream": True, "max_tokens": tokens} | {
         "temperature": 0, "ignore_eos": True
     }  # fmt: skip
-    asked = {"messages": [{"role": "system", "content": SECRET}, {"role": "user", "content": f"Question {number}"}]}
-    asked = {"prompt": f"{SECRET} {number}"} if number % 2 else asked
+    rest = "".join(f" {number + place}" for place in range(words))
+    asked = {
+        "messages": [{"role": "system", "content": SECRET}, {"role": "user", "content": f"Question {number}{rest}"}]
+    }
+    asked = {"prompt": f"{SECRET} {number}{rest}"} if number % 2 else asked
     return members | asked | {"stream_options": {"include_usage": True}}
 
 
@@ -43,13 +48,13 @@ def seen(lines):
     return text, [one["finish_reason"] for one in choices if one["finish_reason"]], events[-1]["usage"]["total_tokens"]
 
 
-async def answer(client, number, tokens):
-    async with client.stream("POST", TEXT if number % 2 else CHAT, json=body(number, tokens)) as reply:
+async def answer(client, number, tokens, words):
+    async with client.stream("POST", TEXT if number % 2 else CHAT, json=body(number, tokens, words)) as reply:
         return seen([line async for line in reply.aiter_lines()])
 
 
-async def answers(client, disturb=None, streams=STREAMS, tokens=150):
-    asked = [asyncio.create_task(answer(client, number, tokens)) for number in range(streams)]
+async def answers(client, disturb=None, streams=STREAMS, tokens=150, words=0):
+    asked = [asyncio.create_task(answer(client, number, tokens, words)) for number in range(streams)]
     await asyncio.sleep(BEFORE_S)
     if disturb is not None:
         await disturb()
@@ -59,11 +64,11 @@ async def answers(client, disturb=None, streams=STREAMS, tokens=150):
 class Fleet:
     """A gateway and its worker processes, which can be killed and started again."""
 
-    def __init__(self, stack, folder, workers, flags=WORKER):
+    def __init__(self, stack, folder, workers, flags=WORKER, layer=""):
         self.stack, self.flags, first_port = stack, flags, free_ports(workers)
         self.ports = [str(first_port + index) for index in range(workers)]
         self.workers = [self.started(port) for port in self.ports]
-        (folder / "gateway.yaml").write_text(SETTINGS)
+        (folder / "gateway.yaml").write_text(SETTINGS.replace("limit: 1", f"limit: 1, {layer}") if layer else SETTINGS)
         urls = [flag for port in self.ports for flag in ("--worker", f"http://127.0.0.1:{port}")]
         gateway = Process(warmroute("serve", *ANY_PORT, "--config", str(folder / "gateway.yaml"), *urls), "gateway")
         stack.callback(gateway.stop)
@@ -150,3 +155,51 @@ async def test_a_rolling_restart_under_100_long_streams(tmp_path):
     print(f"moves {moves:g}; seconds until empty, and until ready again: {times_s}")
     assert len(ended) == streams and all(finish == ["length"] for _, finish, _ in ended)
     assert all(drained_s <= 20.0 for drained_s, _ in times_s), times_s
+
+
+async def first_tokens(client, until):
+    """Return the times to the first token of other requests, four a second."""
+    times_s, asking = [], []
+
+    async def ask(number):
+        began_s = monotonic()
+        async with client.stream("POST", CHAT, json=body(number, 4, PROMPT_WORDS)) as reply:
+            async for line in reply.aiter_lines():
+                if '"content":"' in line and '"content":""' not in line:
+                    times_s.append(monotonic() - began_s)
+                    return
+
+    while not until.is_set():
+        asking.append(asyncio.create_task(ask(10_000 + 7 * len(asking))))
+        await asyncio.sleep(0.25)
+    await asyncio.gather(*asking)
+    return sorted(times_s)
+
+
+@pytest.mark.measures
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_first_tokens_of_others_while_200_streams_lose_their_worker(tmp_path):
+    """Prints the table of `docs/results/migration.md`: run it with `-s`."""
+    seen_s = {}
+    with ExitStack() as stack:
+        fleet = Fleet(stack, tmp_path, 4, ("--time-scale", "10", *WORKER[2:]), "prefills_per_worker: 1")
+        async with fleet.client() as client:
+            for kills in (False, True):
+
+                async def watch(kills=kills):
+                    await asyncio.sleep(10.0)
+                    if kills:
+                        os.kill(fleet.workers[0].pid, signal.SIGKILL)
+                    over = asyncio.Event()
+                    asyncio.get_running_loop().call_later(15.0, over.set)
+                    seen_s[kills] = await first_tokens(client, over)
+
+                ended = await answers(client, watch, streams=200, tokens=300, words=PROMPT_WORDS)
+                assert all(finish == ["length"] for _, finish, _ in ended)
+            moves, prompt_tokens = await fleet.moved(client, "cut"), ended[0][2] - 300
+    p50_s, p99_s = ([times_s[int(part * (len(times_s) - 1))] for times_s in seen_s.values()] for part in (0.5, 0.99))
+    print(
+        f"moves {moves:g}; prompts of {prompt_tokens} tokens; p50 {p50_s} s, p99 {p99_s} s, without and with the death"
+    )
+    assert p99_s[1] <= 2 * p99_s[0]
