@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from router.residency.prompt import Prompt, PromptSource
@@ -45,19 +46,24 @@ class Worker:
         self.waiting.pop(0).set()
 
 
+def unlike_prompts(tokens: int) -> Callable[[], Prompt]:
+    """Return a stand-in for the identity of prompts, none of which begins like another one."""
+    numbers = itertools.count()
+
+    def prompt() -> Prompt:
+        number = next(numbers)
+        return Prompt(
+            tokens, PromptSource.IDS, lambda block: [hash((number, i)) & (2**64 - 1) for i in range(tokens // block)]
+        )
+
+    return prompt
+
+
 async def busy(rig: Any, first: bytes = b"", worker: Worker | None = None, **options: Any) -> Any:
     """Return a gateway whose worker computes the request `made.first`, sent with the header lines `first`."""
     worker = worker or Worker()
     made = await rig(worker, **{"classes": CLASSES, "auth": {"allow": ["priority"]}} | options)
-    made.worker, numbers = worker, itertools.count()
-
-    def prompt() -> Prompt:
-        number = next(numbers)  # no prompt begins like another one
-        return Prompt(
-            LONG, PromptSource.IDS, lambda block: [hash((number, i)) & (2**64 - 1) for i in range(LONG // block)]
-        )
-
-    made.identity.prompt = prompt
+    made.worker, made.identity.prompt = worker, unlike_prompts(LONG)
     extra = bearer(RED) if "api_keys" in options.get("auth", {}) else b""
     made.first = await made.send(post(extra=first + extra))
     await eventually(lambda: worker.waiting)

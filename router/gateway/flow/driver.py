@@ -205,7 +205,7 @@ class RequestDriver:
 
     def give_way(self, begun: bool, left: Callable[[bool], None]) -> bool:
         try:
-            follows = give_way(self._services, self._outbound, self, begun, left)
+            follows = give_way(self._services, self._outbound, begun, left)
             self.take(follows)
         except Exception:
             self.crashed()

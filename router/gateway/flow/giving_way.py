@@ -7,11 +7,11 @@ from typing import Final
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.resuming import PREEMPTED, find_place, movable
+from router.gateway.flow.resuming import PREEMPTED, movable
 from router.gateway.flow.services import Follows, GatewayServices
 from router.gateway.flow.transitions import Event, RequestState
+from router.placement.request import FailurePoint
 from router.placement.tickets import Held
-from router.requests.queues.request import WaitingRequest
 
 _WAITS: Final = Held(None, 0.0)
 
@@ -19,7 +19,6 @@ _WAITS: Final = Held(None, 0.0)
 def give_way(
     services: GatewayServices,
     outbound: OutboundRequest,
-    waiting: WaitingRequest,
     begun: bool,
     left: Callable[[bool], None],
 ) -> Follows:
@@ -37,9 +36,10 @@ def give_way(
     if not begun or flow.state is not RequestState.STREAMING:
         return None
     plan = movable(outbound, PREEMPTED)
-    moves = plan is not None and find_place(services, outbound, plan, waiting)
+    moves = services.edges.replaceable(outbound, flow.attempt.ticket, FailurePoint.CONNECT, services.time())
     left(False)
-    if moves:
+    if plan is not None and moves:
+        outbound.resumed, flow.resumes = plan, True
         return Event.HANDED_ON, None
     outbound.error = RequestError(ErrorKind.PREEMPTED, "the worker is needed for a request of an earlier class")
     return Event.STOPPED, None

@@ -1,14 +1,19 @@
 """Requests of classes while the only worker is busy with a long prompt."""
 
 from functools import partial
+from random import Random
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
+from router.config.model import TenantConfig
 from router.errors import ErrorKind, RequestError
+from router.placement.admission.classes import Claim, RequestClass
 from router.requests.placing import PlacementGate
+from tests.router.placement.admission.conftest import AdmissionRig
 from tests.support.answers import answer_stream
-from tests.support.busy_worker import AUTH, RED, busy, enters, named, waits
+from tests.support.busy_worker import AUTH, LONG, RED, busy, enters, named, waits
 from tests.support.gateway_rig import COMPILED
 from tests.support.raw_client import bearer, post
 from tests.support.waiting import eventually
@@ -234,3 +239,45 @@ async def test_a_shadow_counts_and_neither_holds_nor_refuses(gate):
     }
     assert readings["warmroute_class_service_level_requests", ("chat", "ttft", "true")] == 2
     assert b"priority" not in made.workers[0].requests[1].body
+
+
+async def test_a_quota_that_changes_holds_for_the_requests_that_come_next(gate):
+    def tenants(most):
+        return {"red": {"keys": ["red"], "classes": ["chat"], "max_queued_requests": most}}
+
+    def allow(most):
+        made.gateway.use_callers(msgspec.convert(tenants(most), dict[str, TenantConfig]), made.config.limits)
+
+    made = await gate(auth=AUTH, tenants=tenants(1))
+    waiting = [await enters(made, "chat", bearer(RED))]
+    assert (await made.ask(post(extra=bearer(RED)))).code == "tenant_max_queued_requests"
+    allow(2)
+    waiting.append(await enters(made, "chat", bearer(RED)))
+    allow(0)
+    assert (await made.ask(post(extra=bearer(RED)))).code == "tenant_max_queued_requests"
+    assert (waits(made)["chat"], queued(made)) == (2, 2), "those that wait keep their places"
+    for client in (made.first, *waiting):
+        await made.worker.answer()
+        assert (await client.read()).status == 200
+    assert queued(made) == 0
+
+
+async def test_the_gateway_has_the_order_of_the_same_queue_on_a_clock_of_its_own(gate):
+    """The queue alone, as the simulator has it, gets the same requests. No speed that is learned decides here."""
+    classes = {"chat": {"share": 1.0}, "batch": {"share": 0.0}}
+    made = await gate(classes=classes)
+    alone = AdmissionRig([RequestClass(name, **one) for name, one in classes.items()])
+    known = alone.admission._classes
+    alone.ask("first", Claim(known["chat"]), LONG)
+    rng, clients = Random(7), []
+    for number in range(16):
+        name, due_s = rng.choice(list(classes)), rng.randrange(10, 1_000)
+        due = b"" if due_s % 3 == 0 else b"x-slo-ttft-ms: %d\r\n" % (due_s * 1_000)
+        clients.append(await enters(made, name, due + b"x-request-id: r%d\r\n" % number))
+        alone.now_s += 1e-6
+        alone.ask(f"r{number}", Claim(known[name], ttft_s=due_s if due else None), LONG)
+    for _ in (made.first, *clients):
+        await made.worker.answer()
+    assert [(await client.read()).status for client in (made.first, *clients)] == [200] * 17
+    order = [one.header(b"x-request-id").decode() for one in made.workers[0].requests[1:]]
+    assert order == alone.drain()

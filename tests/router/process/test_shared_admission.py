@@ -8,6 +8,8 @@ from router.placement.admission.admission import Waits
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.tickets import Ticket
 from router.process.shared_memory.ledger import Ledger, make_table
+from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas.fleet_channel import FleetChannel
 from tests.router.placement.admission.conftest import AdmissionRig
 
 CHAT, BATCH = RequestClass("chat", floor=0.5), RequestClass("batch", share=0.0)
@@ -58,3 +60,52 @@ def test_gateways_that_have_not_heard_of_each_other_admit_one_headroom_each():
     alone = [AdmissionRig((CHAT, BATCH)) for _ in range(PROCESSES)]
     placed = [rig.ask(f"{number}", Claim(BATCH), LONG) for number in range(4) for rig in alone]
     assert sum(isinstance(one, Ticket) for one in placed) == PROCESSES
+
+
+@pytest.fixture
+def replicas():
+    """The queues of three replicas over the same worker, and a call that exchanges their loads at a time."""
+    shared = [ReplicaLedger() for _ in range(PROCESSES)]
+    channels = [FleetChannel(f"gateway-{number}", 0, 1.0, one.rows) for number, one in enumerate(shared)]
+    rigs = [AdmissionRig((CHAT, BATCH), preempts=True, ledger=one.ledger) for one in shared]
+
+    def exchange(at_s):
+        for rig in rigs:
+            rig.now_s = at_s
+        for sender in channels:
+            if (message := sender.take(at_s)) is not None:
+                for receiver in channels:
+                    if receiver is not sender:
+                        receiver.receive(message, at_s)
+
+    for rig in rigs:
+        rig.core.loads.of(rig.fleet.candidates[0])  # all know the worker
+    exchange(1.0)
+    yield rigs, exchange
+    for one in shared:
+        one.close()
+
+
+def test_replicas_admit_one_headroom_each_until_an_exchange_and_together_one_after_it(replicas):
+    rigs, exchange = replicas
+    before = [rig.ask(f"before-{number}", Claim(BATCH), LONG) for number in range(3) for rig in rigs]
+    assert sum(isinstance(one, Ticket) for one in before) == PROCESSES
+    exchange(1.02)
+    assert [rig.turn() for rig in rigs] == [[], [], []]
+    sent = []
+    for number, rig in enumerate(rigs):
+        rig.end(next(iter(rig.tickets)))
+        for other in rigs:
+            exchange(1.1 + 0.1 * number + 0.02 * len(sent))
+            sent += other.turn()
+        assert len(sent) == (number == PROCESSES - 1), "while requests of other gateways are there, nobody has room"
+
+
+def test_a_request_gives_way_only_at_its_own_gateway(replicas):
+    (one, other, _), exchange = replicas
+    assert isinstance(one.ask("batch", Claim(BATCH), LONG), Ticket)
+    exchange(1.02)
+    assert isinstance(other.ask("chat", Claim(CHAT), LONG), Waits)
+    assert (other.turn(), one.asked_to_leave) == ([], [])
+    assert isinstance(one.ask("chat", Claim(CHAT), LONG), Ticket)
+    assert one.asked_to_leave == ["batch"]

@@ -7,8 +7,10 @@ from router.placement.admission import credit
 from router.placement.admission.admission import MODELS_KEPT, Waits
 from router.placement.admission.classes import Claim, RequestClass
 from router.placement.admission.prediction import LONGEST_RETRY_S, EarlyRefusal, retry_after_s
-from router.placement.request import FailurePoint, Request
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Queued, Reject, Ticket
+from router.residency.prompt import Prompt, PromptSource
+from tests.router.placement.conftest import make_prompt
 
 LONG = 8_000
 """A prompt of half a second, at the speed assumed until one is learned."""
@@ -287,3 +289,56 @@ def test_several_answers_cost_their_decodes(make_admission):
     assert four.tokens == 4 * one.tokens > 0
     assert four.token_s > 0
     assert four.corrected_s(round(four.tokens)) == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_request_whose_turn_comes_as_it_expires_has_expired(make_admission):
+    hasty = RequestClass("hasty", max_wait_s=2.0)
+    rig = make_admission((hasty,))
+    rig.ask("running", Claim(hasty), LONG)
+    rig.now_s = 3.0
+    assert isinstance(rig.ask("waits", Claim(hasty), LONG), Waits)
+    assert [one.item for one in rig.admission.expired(rig.now_s)] == []
+    rig.now_s = 5.0
+    rig.end("running")
+    assert [one.item for one in rig.admission.expired(rig.now_s)] == ["waits"], "the time is over before the turn"
+    assert rig.turn() == []
+
+
+def test_a_request_whose_prefix_was_on_a_worker_that_has_gone_goes_to_another(make_admission):
+    rig = make_admission((NORMAL,), workers=2)
+    for name in ("a", "b"):
+        rig.ask(name, Claim(NORMAL), LONG)
+    home = rig.tickets["a"].candidate
+    rig.end("a", tokens=1)
+    rig.ask("busy", Claim(NORMAL), LONG)
+    rig.requests["again"] = rig.requests["a"]
+    rig.claims["again"] = Claim(NORMAL)
+    assert isinstance(rig._ask("again"), Waits)
+    rig.fleet.remove(home.endpoint.id)
+    rig.end("b")
+    assert rig.turn() == ["again"]
+
+
+def test_a_class_without_room_does_not_stop_one_that_has_some(make_admission):
+    rig = make_admission((NORMAL, CHAT))  # chat's floor leaves half of the headroom to the first class
+    rig.ask("running", Claim(CHAT), 2_200)  # 0.13 s
+    assert isinstance(rig.ask("normal", Claim(NORMAL), 100), Waits)
+    rig.ask("chat", Claim(CHAT), 100)
+    assert rig.turn() == ["chat"]
+    assert isinstance(rig.answers["normal"], Waits)
+
+
+def test_a_prompt_that_nobody_has_read_costs_what_its_size_says_and_a_list_the_sum_of_its_prompts(make_admission):
+    rig = make_admission((NORMAL,))
+    costs = []
+    for name, prompt in (
+        ("unread", None),
+        ("list", Prompt(LONG, PromptSource.IDS, lambda block: [], multiple=True)),
+        ("read", make_prompt(range(LONG))),
+    ):
+        request = Request(name, "/v1/completions", "m", prompt, LONG, 0.0)
+        ticket = rig.admission.ask(name, request, Claim(NORMAL), 0.0)
+        costs.append(rig.admission._running[ticket.id].cost.prefill_s)
+        rig.core.tickets.finished(ticket, Usage(None, 1), 0.0)
+    assert costs == [pytest.approx(costs[2])] * 3
+    assert costs[0] == pytest.approx(0.5, abs=0.05)

@@ -1,11 +1,13 @@
 """Answers that go on at another worker, over sockets."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
 from msgspec.structs import replace
 
+from backends.worker import RankCache
 from router.config.model import WorkerConfig
 from router.control.running_gateway import describe
 from router.control.state.desired_state import DesiredState, FoundWorker, live_settings
@@ -14,7 +16,8 @@ from router.placement.fleet import fleet
 from router.requests.queues import gone_workers
 from router.residency.prompt import Prompt, PromptSource
 from tests.support.answers import END, STREAM, after, chunk, die, dying, in_turn, json_head, says, silent
-from tests.support.gateway_rig import COMPILED
+from tests.support.busy_worker import named, unlike_prompts
+from tests.support.gateway_rig import COMPILED, FACTS
 from tests.support.raw_client import post
 from tests.support.token_worker import DEATHS, PROMPT, Answering, TokenWorker
 from tests.support.waiting import eventually
@@ -653,3 +656,35 @@ async def test_an_answer_goes_on_by_the_order_of_classes(rig):
     gate, reply = await migrated(rig, first, second, classes={"chat": {"share": 1}, "batch": {"share": 1}})
     assert text_of(events_of(reply)) == ANSWER
     assert gate.counted("migrations") == [("cut", "resumed")] and gate.idle
+
+
+def began(gate):
+    """Return the requests whose answer is relayed."""
+    return [one for one in gate.gateway._parts.requests.running if one._outbound.begun]
+
+
+@pytest.mark.skipif(COMPILED, reason="prompts that differ need the stand-in for the identity")
+async def test_a_preempted_answer_goes_on_at_another_worker(rig):
+    """The KV caches of two workers hold one prompt each. A chat takes the place of a batch job that is answered."""
+    first, second = (TokenWorker(ANSWER, 9, name=name, wakes=asyncio.Event()) for name in ("w", "other"))
+    classes = {"chat": {"share": 1.0}, "batch": {"share": 0.0, "preemptible": True}}
+    gate = await rig(classes=classes, routes=ROUTES, auth={"allow": ["priority"]})
+    gate.identity.prompt = unlike_prompts(96)
+    small = dataclasses.replace(FACTS, caches={0: RankCache(16, 8, True)})
+    replies = []
+    for worker, name in ((first, b"batch"), (second, b"chat"), (None, b"chat")):
+        if worker is not None:
+            await gate.add(worker, small)
+        client = await gate.send(post(CHAT, body_of(), extra=named(name)))
+        replies.append(asyncio.ensure_future(client.read()))
+        if worker is not None:
+            await eventually(lambda: len(began(gate)) == len(replies))
+    await eventually(lambda: len(first.bodies) == 2)
+    assert len(second.bodies) == 1, "the batch job waits for room there"
+    for worker in (first, second):
+        worker.wakes.set()
+    for reply in replies:
+        assert text_of(events_of(await reply)) == ANSWER
+    assert gate.counted("migrations") == [("preempted", "resumed")]
+    assert len(second.bodies) == 2
+    assert gate.idle

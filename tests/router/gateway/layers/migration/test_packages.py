@@ -45,8 +45,9 @@ async def test_the_package_raises_where_a_stream_of_responses_breaks(rig):
     gate = await rig(dying(STREAM, *map(chunk, events)), TokenWorker(ANSWER), routes=ROUTES)
     seen = []
     async with package(gate) as client:
-        with pytest.raises(openai.APIError, match="broke off"):
-            async for event in await client.responses.create(model="m", input="x", stream=True):
-                seen.append(event.type)
+        events = await client.responses.create(model="m", input="x", stream=True)
+        with pytest.raises(openai.APIError, match="broke off"):  # noqa: PT012
+            async for event in events:
+                seen.append(event.type)  # noqa: PERF401
     assert seen[:2] == ["response.created", "response.output_text.delta"] and "response.completed" not in seen
     assert gate.workers[1].requests == []
