@@ -28,13 +28,13 @@ WIDE_FOLDERS = frozenset({"policies/rules"})
 NEWER_FOLDERS = (
     "router/picker/", "router/placement/admission/", "router/requests/layers/classes/",
     "router/gateway/layers/migration/", "loadtest/load/", "loadtest/plan/", "loadtest/calibrate/",
-    "loadtest/admission/", "loadtest/sim/queues/",
+    "loadtest/admission/", "loadtest/sim/queues/", "router/admin/planner/",
 )  # fmt: skip
 """What came after the bars were set: the picker, classes, migration, and the commands that measure and plan."""
 NEWER_NAMES = re.compile(
-    r"(Picker|Class|Config\.(picker|classes)|Route\.request_class|Tenant\.(classes|weight))"
+    r"(Picker|Class|Config\.(picker|classes|admission)|Route\.request_class|Tenant\.(classes|weight)|Worker\.migrate_after_s)"
     r"|warmroute_(picks|picker|class_|migration)"
-    r"|warmroute (picker|load|plan|calibrate)"
+    r"|warmroute (picker|load|plan|calibrate)|get_planner|make_plan"
 )
 NEWER_PAGES = frozenset({
     "put-warmroute-behind-your-gateway.md", "protect-interactive-traffic.md", "calibrate-a-gpu.md", "size-a-fleet.md",
@@ -53,7 +53,7 @@ def rows() -> Iterator[tuple[str, int, int, int]]:
     yield _of_names("settings", settings(), 200)
     yield _of_names("metrics", [spec.name for spec in CATALOGUE], 90)
     yield _of_names("commands", list(commands(build_parser())), 45)
-    yield _same("admin operations", len(OPERATIONS), 55)
+    yield _of_names("admin operations", [one.name for one in OPERATIONS], 55)
     yield _same(f"modules in the fullest folder ({fullest})", modules, MOST_MODULES)
     yield _same("decision records", _pages("docs/decisions"), 32)
     pages = [Path(path).name for path in files("docs/how-to", kind="md") if not path.endswith("README.md")]

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
 from router.config.on_request import OnRequest
+from router.hub.cache import cached_snapshot, hub_cache
 from router.hub.fetcher import Fetched, HubFetcher, is_hub_name
 from router.tokenization.local.choices import AUTO, CHOICES, WORKER, path_of
 from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
@@ -384,24 +385,3 @@ def places_of(model: ModelConfig | None) -> tuple[str | None, str | None, str | 
     without settings.
     """
     return (None, None, None) if model is None else (model.dir, model.chat_template, model.tokenizer)
-
-
-def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder in which huggingface_hub keeps models, from its own environment variables."""
-    if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"])
-    home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(os.path.expanduser(home)) / "hub"
-
-
-def cached_snapshot(hub: Path, name: str) -> Path | None:
-    """Return the folder of model `name` (org/model) at its main revision in a hub cache, if it has a tokenizer."""
-    if not is_hub_name(name):
-        return None
-    home = hub / f"models--{name.replace('/', '--')}"
-    try:
-        revision = (home / "refs" / "main").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    folder = home / "snapshots" / revision
-    return folder if revision and "/" not in revision and (folder / "tokenizer.json").is_file() else None
