@@ -33,7 +33,7 @@ def test_the_output_loads_as_a_settings_file(inside, tmp_path):
 
 WORKERS = (
     '[{"url": "a:1", "name": null, "weight": 1.0, "role": "mixed", "kv_events": null, "api_key": null, "labels": {}, '
-    '"maintenance": false, "host": "worker"}]'
+    '"maintenance": false, "migrate_after_s": null, "host": "worker"}]'
 )
 
 

@@ -39,11 +39,13 @@ class AdmissionRig:
         self.bound = set()
         """Requests whose answer comes while they are asked to give way."""
         self.asked_to_leave = []
+        self.starts = {}
         self.requests, self.claims, self.tickets, self.answers = {}, {}, {}, {}
         self.now_s = 0.0
 
     def ask(self, name, claim, tokens=2_000, model="m", arrived_s=None, **request):
-        prompt = make_prompt([hash(name) % 1_000 + place for place in range(tokens)])
+        start = self.starts.setdefault(name, len(self.starts))  # no two names have blocks in common
+        prompt = make_prompt([start * 100_000 + place for place in range(tokens)])
         arrived_s = self.now_s if arrived_s is None else arrived_s
         self.requests[name] = Request(name, "/v1/completions", model, prompt, prompt.tokens, arrived_s, **request)
         self.claims[name] = claim
