@@ -81,6 +81,9 @@ class RedisSource:
             await self._look_at_server(client)
             documents = await self._documents(client)
         except Exception as error:  # redis-py's errors have no common class apart from it
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the library's timeouts can swallow a cancellation
+                raise asyncio.CancelledError from error
             self._away = True
             report.failed(f"Redis: {type(error).__name__}: {error}")
             return

@@ -200,3 +200,30 @@ async def test_no_redis_is_a_failure_in_words():
     async with following("redis://127.0.0.1:1") as (report, _):
         await eventually(lambda: report.failing_since is not None)
         assert report.error.startswith("Redis: ConnectionError: ")
+
+
+class Swallowing:
+    """A client whose library answers a cancellation with an error of its own."""
+
+    def __init__(self):
+        self.asked = asyncio.Event()
+
+    async def info(self, section):
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("Connection closed by server.") from None
+
+    async def aclose(self):
+        pass
+
+
+async def test_a_source_ends_although_the_library_swallows_its_cancellation():
+    client = Swallowing()
+    source = RedisSource(lambda: client, "warmroute", "default")
+    task = asyncio.ensure_future(source.run(SourceReport(lambda: None, lambda: 0.0)))
+    await client.asked.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
