@@ -22,8 +22,7 @@ async def test_a_kill_in_prefill_is_invisible_to_clients(own_lab):
     lab = await own_lab(workers=2, time_scale=40.0)
     text = "Every prompt is read before the first word of its answer. " * 150
     asking = [asyncio.create_task(lab.ask(text=f"{number} {text}", tokens=1, stream=False)) for number in range(8)]
-    await lab.eventually(lambda: _busy(lab, 3))
-    victim = await _busy(lab, 3)
+    victim = await lab.eventually(lambda: _busy(lab, 3))
     await asyncio.to_thread(lab.fleet.kill, victim)
     answers = await asyncio.gather(*asking)
     assert [seen.kind for seen in answers] == [Kind.COMPLETE] * 8, answers
