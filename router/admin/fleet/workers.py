@@ -212,8 +212,6 @@ async def drain_worker(call: Call) -> Answer:
     )
     if wait_s and not call.dry_run:
         now = await _wait(call.system, name, wait_s, lambda now: now.quiet or not now.draining)
-        if call.system.takeover_state is TakeoverState.DONE:
-            raise handed_over()
         if now is not None and not now.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{name} was undrained meanwhile")
         if now is not None and not now.quiet:
@@ -245,12 +243,16 @@ async def _wait(
 
     A process that is about to take over may not know of a drain and may place requests. So no wait ends before the
     takeover has.
+
+    Raises:
+        AdminError: another process has taken over: what this one sees of the worker says nothing any more.
     """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
     while True:
         now = await system.now_at(worker)
-        over = now is None or settled(now) or system.takeover_state is TakeoverState.DONE
-        if over or loop.time() >= end_s:
+        if system.takeover_state is TakeoverState.DONE:
+            raise handed_over()
+        if now is None or settled(now) or loop.time() >= end_s:
             return now
         await asyncio.sleep(_LOOK_S)

@@ -167,6 +167,17 @@ async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, sys
     assert (await client.get(f"/admin/v1/workers/{worker}")).status_code == 200
 
 
+async def test_an_undrain_that_waits_does_not_judge_a_worker_for_the_process_that_took_over(client, system, problem):
+    worker = system.join("http://a:1")
+    for _ in range(3):
+        system.fleet.probe_failed(worker, "down", 0.0)
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/undrain?wait_s=5"))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    system.takeover_state = TakeoverState.DONE
+    assert problem(await asyncio.wait_for(asking, 2), 503)[0] == "handed_over"
+
+
 async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, system, problem):
     worker = system.join("http://a:1")
     await client.post(f"/admin/v1/workers/{worker}/drain")
