@@ -37,6 +37,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         allow_abbrev=False,
     )
     flags_exit_as_input(parser)
+    _traffic_flags(parser)
+    _goal_flags(parser)
+    _fleet_flags(parser)
+    _run_flags(parser)
+    register_models(parser)
+    parser.set_defaults(run=run)
+
+
+def _traffic_flags(parser: argparse.ArgumentParser) -> None:
     traffic = parser.add_argument_group("traffic").add_mutually_exclusive_group(required=True)
     traffic.add_argument(
         "--trace",
@@ -47,6 +56,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--last-s", type=above_zero, metavar="S", help="of a decision log, its last S seconds (default: all of it)"
     )
+
+
+def _goal_flags(parser: argparse.ArgumentParser) -> None:
     goal = parser.add_argument_group("service level")
     goal.add_argument(
         "--goodput",
@@ -66,6 +78,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     goal.add_argument(
         "--growth", type=above_zero, default=1.0, metavar="X", help="arrivals come X times as fast (default 1)"
     )
+
+
+def _fleet_flags(parser: argparse.ArgumentParser) -> None:
     fleet = parser.add_argument_group("fleets")
     fleet.add_argument(
         "--candidate",
@@ -84,6 +99,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     fleet.add_argument(
         "--roles", default="aggregated", help="aggregated, split (prefill and decode workers), or both, by comma"
     )
+
+
+def _run_flags(parser: argparse.ArgumentParser) -> None:
     run_ = parser.add_argument_group("simulation")
     run_.add_argument(
         "--window-s", type=above_zero, default=600.0, metavar="S", help="busiest part to search on (default 600)"
@@ -95,8 +113,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run_.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
     run_.add_argument("--out", type=Path, metavar="DIR", help="keep the runs here; the same command resumes")
     run_.add_argument("--json", type=writable, metavar="FILE", help="write the plan as JSON")
-    register_models(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
